@@ -1,0 +1,1 @@
+"""Scheduling policies: one plain Python file each, in `builtin`."""
