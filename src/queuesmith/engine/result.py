@@ -28,7 +28,7 @@ RESULT_DTYPE = np.dtype(
 
 #: Edges of the inter-token histogram in seconds: 2 % apart, from 10 us to about 10,000 s. Smaller
 #: and larger gaps are counted in the first and last bin.
-ITL_EDGES: NDArray[np.float64] = 1e-5 * 1.02 ** np.arange(1048)
+ITL_EDGES: NDArray[np.float64] = 1e-5 * np.power(1.02, np.arange(1048), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,7 +98,7 @@ class Trace:
         priority: ArrayLike | None = None,
         max_tokens: ArrayLike | None = None,
         deadline: ArrayLike | None = None,
-        origin: Origin = Origin(),  # noqa: B008 - frozen
+        origin: Origin = Origin(),
     ) -> None:
         arrivals = _column("arrival_time", arrival_time, np.float64, None)
         num_requests = len(arrivals)
