@@ -32,6 +32,25 @@ ITL_EDGES: NDArray[np.float64] = 1e-5 * np.power(1.02, np.arange(1048), dtype=np
 
 
 @dataclass(frozen=True, eq=False)
+class Recording:
+    """What every step of a run decided.
+
+    Attributes
+    ----------
+    steps : (num_steps,) STEP_DTYPE of :mod:`queuesmith.engine.kernel`
+    tokens : (num_entries, 2) int64
+        Row and tokens of everything scheduled, step after step; a step's entries end at its
+        ``end_entry``.
+    preemptions : (num_preemptions,) int64
+        Rows; a step's preemptions end at its ``end_preemption``.
+    """
+
+    steps: NDArray[np.void]
+    tokens: NDArray[np.int64]
+    preemptions: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
 class Result:
     """One row per simulated request, run totals and the inter-token histogram.
 
@@ -54,6 +73,9 @@ class Result:
         When the last step ended, s.
     num_dropped : int
         Requests of the given trace that could never run under this configuration.
+    num_truncated : int
+        Requests whose output the context window or their ``max_tokens`` cut.
+    recording : Recording or None
     """
 
     policy: str
@@ -66,6 +88,8 @@ class Result:
     num_recomputed_tokens: int
     end_time: float
     num_dropped: int
+    num_truncated: int = 0
+    recording: Recording | None = None
 
     @property
     def num_preemptions(self) -> int:

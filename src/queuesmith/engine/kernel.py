@@ -1,0 +1,920 @@
+"""The compiled step loop. Arrays in, arrays out; the caller has checked them.
+
+Read `run` first: it is one step in order, each part a function below it. The rules are those of
+vLLM 0.32.0's ``Scheduler.schedule``; :mod:`queuesmith.engine.reference` says the same in plain
+Python. Nothing here knows a string, raises, or allocates inside the loop; an exception that a
+policy raises passes through and finds `fault` naming the hook and the row it was asked about.
+
+Everything compiled lives in this one file because numba's disk cache watches only the file of
+the outermost function.
+"""
+
+import numba
+import numpy as np
+from numba import njit, types
+
+from queuesmith.request import AVERAGE_WEIGHT, ENGINE_DTYPE, REQUEST_DTYPE
+
+#: Settings of one run, in one row.
+SETTINGS_DTYPE = np.dtype(
+    [
+        # EngineConfig
+        ("max_num_seqs", "i8"),
+        ("seats", "i8"),
+        ("token_budget", "i8"),
+        ("num_gpu_blocks", "i8"),
+        ("block_size", "i8"),
+        ("max_model_len", "i8"),
+        ("long_prefill_token_threshold", "i8"),
+        ("threshold_adaptive", "?"),
+        ("chunked", "?"),
+        ("reserve_full_isl", "?"),
+        ("watermark_blocks", "i8"),
+        ("priority_victims", "?"),
+        ("instant_prefill", "?"),
+        # StepTime, s; `a` includes the host overhead
+        ("a", "f8"),
+        ("b1", "f8"),
+        ("b2", "f8"),
+        ("t0", "f8"),
+        ("c", "f8"),
+        ("d", "f8"),
+        ("e", "f8"),
+        ("f", "f8"),
+        # the policy
+        ("has_victim_key", "?"),
+        ("has_admit", "?"),
+        ("has_hold", "?"),
+        ("preemptive", "?"),
+        ("keeps_heap", "?"),  # keys never change while a request waits, and nobody is set aside
+        ("reads_clients", "?"),
+        ("reads_oldest_wait", "?"),
+        # the run
+        ("jump", "?"),
+        ("horizon", "f8"),
+    ],
+    align=True,
+)
+
+#: What changes from step to step besides the request rows, in one row.
+STATE_DTYPE = np.dtype(
+    [
+        ("now", "f8"),
+        ("next_row", "i8"),  # the next to arrive
+        ("num_waiting", "i8"),
+        ("num_candidates", "i8"),  # lists[WAITING, :num_candidates] is the heap of this step
+        ("num_running", "i8"),
+        ("num_held", "i8"),
+        ("num_free_blocks", "i8"),
+        ("num_admissions", "i8"),
+        ("num_finished", "i8"),
+        ("num_decoding", "i8"),  # running requests that can be jumped over
+        ("keys_are_fresh", "?"),
+        ("out_of_order", "?"),  # `running` is not in admission order
+        # what the engine row is made of
+        ("waiting_tokens", "i8"),
+        ("waiting_arrivals_us", "i8"),  # sum of arrival times: integers add exactly in any order
+        ("prompt_tokens_seen", "i8"),
+        ("last_arrival", "f8"),
+        ("mean_gap", "f8"),
+        ("token_rate", "f8"),
+        ("recent_ttft", "f8"),
+        ("peak_backlog_time", "f8"),
+        ("step_time", "f8"),
+        # totals
+        ("num_steps", "i8"),
+        ("num_jumps", "i8"),
+        ("num_computed_tokens", "i8"),
+        ("num_recomputed_tokens", "i8"),
+        ("num_entries", "i8"),
+        ("num_preemptions", "i8"),
+        ("num_preempted", "i8"),  # in this step: lists[PREEMPTED, :num_preempted]
+        ("steps_at_finish", "i8"),
+        ("itl_bin", "i8"),  # where the last gap fell
+        # the hook and row asked last, for whoever catches what a policy raised
+        ("fault_hook", "i8"),
+        ("fault_row", "i8"),
+    ],
+    align=True,
+)
+
+#: One row per step when a run is recorded.
+STEP_DTYPE = np.dtype(
+    [
+        ("start", "f8"),
+        ("duration", "f8"),
+        ("num_waiting", "i8"),  # at the start of the step
+        ("num_running", "i8"),
+        ("num_prefill_tokens", "i8"),
+        ("num_decodes", "i8"),
+        ("num_free_blocks", "i8"),  # when all blocks of the step are taken
+        ("end_entry", "i8"),  # entries of this step end here in `log_tokens`
+        ("end_preemption", "i8"),
+    ],
+    align=True,
+)
+
+#: What the engine knows of a request besides the row that its policy sees.
+WORK_DTYPE = np.dtype(
+    [
+        ("output_len", "i8"),  # the truth
+        ("client", "i8"),  # code from 0
+        ("key", "f8"),  # its waiting_key, when last asked
+        ("blocks", "i8"),  # KV blocks held
+        ("admission", "i8"),  # number of its last admission
+        ("output_at_admission", "i8"),
+        ("scheduled_ts", "f8"),  # results; NaN until they happen
+        ("first_token_ts", "f8"),
+        ("finished_ts", "f8"),
+    ],
+    align=True,
+)
+
+#: VTC counter and requests waiting or running, by client code.
+CLIENT_DTYPE = np.dtype([("counter", "f8"), ("active", "i8")], align=True)
+
+#: Lower edge in seconds and count of each bin of the inter-token histogram.
+ITL_DTYPE = np.dtype([("edge", "f8"), ("count", "i8")], align=True)
+
+# Lists of rows, one after the other in an array of shape (NUM_LISTS, num_requests).
+WAITING, RUNNING, TOKENS, HELD, PREEMPTED, SCRATCH, NUM_LISTS = range(7)
+
+REQUEST = numba.from_dtype(REQUEST_DTYPE)
+ENGINE = numba.from_dtype(ENGINE_DTYPE)
+KEY = types.float64(REQUEST, ENGINE)
+FLAG = types.boolean(REQUEST, ENGINE)
+
+_RUN = types.int64(
+    REQUEST[::1],
+    ENGINE[::1],
+    numba.from_dtype(SETTINGS_DTYPE)[::1],
+    numba.from_dtype(STATE_DTYPE)[::1],
+    numba.from_dtype(WORK_DTYPE)[::1],
+    types.int64[:, ::1],
+    numba.from_dtype(CLIENT_DTYPE)[::1],
+    numba.from_dtype(ITL_DTYPE)[::1],
+    types.int64[::1],
+    numba.from_dtype(STEP_DTYPE)[::1],
+    types.int64[:, ::1],
+    types.int64[::1],
+    types.FunctionType(KEY),
+    types.FunctionType(KEY),
+    types.FunctionType(FLAG),
+    types.FunctionType(FLAG),
+)
+
+WAITING_KEY, VICTIM_KEY, ADMIT, HOLD = range(4)  # hooks, as `fault_hook` names them
+FINISHED, STALLED, LIVELOCK = range(3)  # what `run` returns
+
+MAX_EMPTY_STEPS = 10_000
+MAX_STEPS_WITHOUT_FINISH = 20_000_000
+
+
+@njit(forceinline=True)
+def step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention):
+    """Return the seconds of one step; the formula of `StepTime.seconds`, term by term."""
+    num_tokens = num_prefill_tokens + num_decodes
+    seconds = p.a + p.b1 * min(num_tokens, p.t0)
+    seconds += p.b2 * max(num_tokens - p.t0, 0.0)
+    seconds += p.c * num_decodes + p.d * kv_tokens + p.e * attention
+    if num_prefill_tokens > 0:
+        seconds += p.f
+    return seconds
+
+
+@njit(forceinline=True)
+def blocks_for(num_tokens, block_size):
+    """Return the KV blocks that hold `num_tokens`."""
+    return (num_tokens + block_size - 1) // block_size
+
+
+@njit(forceinline=True)
+def comes_before(work, row, other):
+    """Tell whether `row` is admitted before `other`: by key, then by arrival, which is the row."""
+    key, other_key = work[row].key, work[other].key
+    return key < other_key or (key == other_key and row < other)
+
+
+@njit(forceinline=True)
+def sift_up(work, lists, place):
+    """Move the waiting request at `place` up its heap until its parent comes before it."""
+    row = lists[WAITING, place]
+    while place > 0:
+        parent = (place - 1) // 2
+        if not comes_before(work, row, lists[WAITING, parent]):
+            break
+        lists[WAITING, place] = lists[WAITING, parent]
+        place = parent
+    lists[WAITING, place] = row
+
+
+@njit(forceinline=True)
+def sift_down(work, lists, size, place):
+    """Move the waiting request at `place` down its heap until it comes before both children."""
+    row = lists[WAITING, place]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and comes_before(
+            work, lists[WAITING, child + 1], lists[WAITING, child]
+        ):
+            child += 1
+        if not comes_before(work, lists[WAITING, child], row):
+            break
+        lists[WAITING, place] = lists[WAITING, child]
+        place = child
+    lists[WAITING, place] = row
+
+
+@njit(forceinline=True)
+def ask_key(requests, e, p, s, work, clients, hook, row, key):
+    """Ask a key hook about one row; NaN counts as +inf."""
+    s.fault_hook = hook
+    s.fault_row = row
+    if p.reads_clients:
+        requests[row].client_tokens = clients[work[row].client].counter
+    value = key(requests[row], e)
+    return np.inf if np.isnan(value) else value
+
+
+@njit(forceinline=True)
+def ask_flag(requests, e, p, s, work, clients, hook, row, flag):
+    """Ask `admit` or `hold` about one row."""
+    s.fault_hook = hook
+    s.fault_row = row
+    if p.reads_clients:
+        requests[row].client_tokens = clients[work[row].client].counter
+    return flag(requests[row], e)
+
+
+@njit(forceinline=True)
+def enter_waiting(requests, e, p, s, work, lists, clients, row, waiting_key):
+    """Add a request, new or preempted, to `waiting`."""
+    r = requests[row]
+    r.num_uncached_tokens = r.num_prompt_tokens + r.num_output_tokens
+    s.waiting_tokens += r.num_uncached_tokens
+    s.waiting_arrivals_us += np.int64(round(r.arrival_time * 1e6))
+    lists[WAITING, s.num_waiting] = row
+    s.num_waiting += 1
+    if p.keeps_heap:
+        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+        s.num_candidates = s.num_waiting
+        sift_up(work, lists, s.num_waiting - 1)
+
+
+@njit(forceinline=True)
+def take_arrivals(requests, e, p, s, work, lists, clients, waiting_key):
+    """Let requests that have arrived join `waiting`; a returning client's counter is lifted."""
+    while s.next_row < requests.shape[0] and requests[s.next_row].arrival_time <= s.now:
+        row = s.next_row
+        arrival_time = requests[row].arrival_time
+        if row == 1:
+            s.mean_gap = arrival_time - s.last_arrival
+        elif row > 1:
+            s.mean_gap += AVERAGE_WEIGHT * (arrival_time - s.last_arrival - s.mean_gap)
+        s.last_arrival = arrival_time
+        s.prompt_tokens_seen += requests[row].num_prompt_tokens
+        s.next_row += 1
+        if p.reads_clients:
+            client = work[row].client
+            if clients[client].active == 0:
+                least = np.inf
+                for other in range(clients.shape[0]):
+                    if clients[other].active > 0:
+                        least = min(least, clients[other].counter)
+                if least < np.inf:
+                    clients[client].counter = max(clients[client].counter, least)
+            clients[client].active += 1
+        enter_waiting(requests, e, p, s, work, lists, clients, row, waiting_key)
+
+
+@njit(forceinline=True)
+def observe(requests, e, p, s, lists):
+    """Write the engine row that all hooks of this step see."""
+    e.now = s.now
+    e.num_waiting = s.num_waiting
+    e.num_running = s.num_running
+    e.max_num_seqs = p.max_num_seqs
+    e.token_budget = p.token_budget
+    num_usable_blocks = p.num_gpu_blocks - 1
+    e.kv_usage = (num_usable_blocks - s.num_free_blocks) / num_usable_blocks
+    e.free_kv_tokens = s.num_free_blocks * p.block_size
+    e.waiting_tokens = s.waiting_tokens
+    e.mean_waiting_tokens = 0.0
+    e.mean_wait = 0.0
+    e.oldest_wait = 0.0
+    if s.num_waiting > 0:
+        e.mean_waiting_tokens = s.waiting_tokens / s.num_waiting
+        mean_arrival = s.waiting_arrivals_us / s.num_waiting * 1e-6
+        e.mean_wait = max(s.now - mean_arrival, 0.0)
+        if p.reads_oldest_wait:
+            oldest = lists[WAITING, 0]
+            for place in range(1, s.num_waiting):
+                oldest = min(oldest, lists[WAITING, place])
+            e.oldest_wait = s.now - requests[oldest].arrival_time
+    e.step_time = s.step_time
+    e.token_rate = 1.0 if np.isnan(s.token_rate) else s.token_rate
+    e.recent_ttft = 1.0 if np.isnan(s.recent_ttft) else s.recent_ttft
+    e.arrival_rate = 1.0 / s.mean_gap if s.mean_gap > 0.0 else 1.0
+    e.mean_prompt_tokens = s.prompt_tokens_seen / s.next_row
+    e.backlog_time = s.waiting_tokens / e.token_rate
+    s.peak_backlog_time = max(s.peak_backlog_time, e.backlog_time)
+    e.peak_backlog_time = s.peak_backlog_time
+
+
+@njit(forceinline=True)
+def rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit):
+    """Bring admissible requests to the front of `waiting`, as a heap by (key, arrival, row)."""
+    s.num_candidates = s.num_waiting
+    if p.has_admit:
+        place = 0
+        while place < s.num_candidates:
+            if ask_flag(requests, e, p, s, work, clients, ADMIT, lists[WAITING, place], admit):
+                place += 1
+            else:
+                s.num_candidates -= 1
+                lists[WAITING, place], lists[WAITING, s.num_candidates] = (
+                    lists[WAITING, s.num_candidates],
+                    lists[WAITING, place],
+                )
+        if s.num_candidates == 0 and s.num_running == 0 and s.num_held == 0:
+            s.num_candidates = s.num_waiting  # an engine with nothing to do ignores `admit`
+    for place in range(s.num_candidates):
+        row = lists[WAITING, place]
+        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+    for place in range(s.num_candidates // 2 - 1, -1, -1):
+        sift_down(work, lists, s.num_candidates, place)
+    s.keys_are_fresh = True
+
+
+@njit(forceinline=True)
+def set_aside_held(requests, e, p, s, work, lists, clients, hold):
+    """Move requests that `hold` names from `running` to `held`, unless nobody would stay."""
+    kept = 0
+    s.num_held = 0
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        if ask_flag(requests, e, p, s, work, clients, HOLD, row, hold):
+            lists[HELD, s.num_held] = row
+            s.num_held += 1
+        else:
+            lists[SCRATCH, kept] = row
+            kept += 1
+    if kept == 0 or s.num_held == 0:
+        s.num_held = 0
+        return
+    for place in range(kept):
+        lists[RUNNING, place] = lists[SCRATCH, place]
+    s.num_running = kept
+    s.out_of_order = True
+
+
+@njit(forceinline=True)
+def preempt(requests, e, p, s, work, lists, clients, row, waiting_key):
+    """Take all KV blocks of a request that has left `running` and let it wait again."""
+    r = requests[row]
+    s.num_free_blocks += work[row].blocks
+    work[row].blocks = 0
+    s.num_recomputed_tokens += r.num_computed_tokens
+    r.num_computed_tokens = 0
+    r.num_preemptions += 1
+    lists[PREEMPTED, s.num_preempted] = row
+    s.num_preempted += 1
+    s.num_preemptions += 1
+    enter_waiting(requests, e, p, s, work, lists, clients, row, waiting_key)
+
+
+@njit(forceinline=True)
+def displace(requests, e, p, s, work, lists, clients, waiting_key, admit):
+    """Let the best waiting requests take the seats of the worst running ones.
+
+    The j-th best admissible waiting request displaces the j-th worst running one while its key is
+    strictly smaller. Candidates are popped to look at them and pushed back.
+    """
+    rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit)
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+    num_candidates = s.num_candidates
+    num_displaced = 0
+    while s.num_candidates > 0:
+        worst = -1
+        for place in range(s.num_running):
+            row = lists[RUNNING, place]
+            if requests[row].num_output_tokens <= work[row].output_at_admission:
+                continue  # no token since its admission: without this rule two could swap forever
+            if worst < 0 or work[row].key >= work[lists[RUNNING, worst]].key:
+                worst = place
+        if worst < 0 or not work[lists[WAITING, 0]].key < work[lists[RUNNING, worst]].key:
+            break
+        s.num_candidates -= 1
+        best = lists[WAITING, 0]
+        lists[WAITING, 0] = lists[WAITING, s.num_candidates]
+        lists[WAITING, s.num_candidates] = best
+        sift_down(work, lists, s.num_candidates, 0)
+        lists[SCRATCH, num_displaced] = lists[RUNNING, worst]
+        num_displaced += 1
+        for place in range(worst, s.num_running - 1):
+            lists[RUNNING, place] = lists[RUNNING, place + 1]
+        s.num_running -= 1
+    while s.num_candidates < num_candidates:
+        s.num_candidates += 1
+        sift_up(work, lists, s.num_candidates - 1)
+    for index in range(num_displaced):
+        preempt(requests, e, p, s, work, lists, clients, lists[SCRATCH, index], waiting_key)
+
+
+@njit(forceinline=True)
+def most_tokens_per_request(p, s):
+    """Return the most tokens that one request may compute in this step."""
+    num_present = s.num_waiting + s.num_running + s.num_held
+    threshold = p.long_prefill_token_threshold
+    if threshold <= 0 or num_present <= 1:
+        return p.max_model_len
+    if p.threshold_adaptive:
+        threshold = max(threshold, p.token_budget // num_present)
+    return threshold
+
+
+@njit(forceinline=True)
+def num_new_tokens(requests, p, row, most, budget):
+    """Return the tokens that a running request is given out of `budget`."""
+    r = requests[row]
+    missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
+    if p.instant_prefill:
+        return missing
+    return min(min(missing, most), min(budget, p.max_model_len - r.num_computed_tokens - 1))
+
+
+@njit(forceinline=True)
+def order_matters(requests, p, s, work, lists):
+    """Tell whether blocks or budget are too short for all of `running`.
+
+    Otherwise every order gives everybody the same, and sorting can be left out.
+    """
+    most = most_tokens_per_request(p, s)
+    budget = p.token_budget
+    free = s.num_free_blocks
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        new = num_new_tokens(requests, p, row, most, p.token_budget)
+        budget -= 1 if p.instant_prefill else new
+        needed = blocks_for(requests[row].num_computed_tokens + new, p.block_size)
+        free -= needed - work[row].blocks
+        if budget < 0 or free < 0:
+            return True
+    return False
+
+
+@njit(forceinline=True)
+def order_by_victim_key(requests, e, p, s, work, lists, clients, victim_key):
+    """Sort `running` by (victim_key, admission), so that the victim stands last."""
+    num_running = s.num_running
+    values = np.empty(num_running, np.float64)
+    for place in range(num_running):
+        row = lists[RUNNING, place]
+        values[place] = ask_key(requests, e, p, s, work, clients, VICTIM_KEY, row, victim_key)
+        lists[SCRATCH, place] = row
+    order = np.argsort(values, kind="mergesort")  # stable, and `running` is in admission order
+    for place in range(num_running):
+        lists[RUNNING, place] = lists[SCRATCH, order[place]]
+    s.out_of_order = True
+
+
+@njit(forceinline=True)
+def remove_running(s, lists, place):
+    """Remove one place from `running` and `tokens`."""
+    for later in range(place, s.num_running - 1):
+        lists[RUNNING, later] = lists[RUNNING, later + 1]
+        lists[TOKENS, later] = lists[TOKENS, later + 1]
+    s.num_running -= 1
+
+
+@njit(forceinline=True)
+def find_priority_victim(requests, s, lists):
+    """Return the place of the largest (priority, arrival); ties go to the earlier place."""
+    victim = 0
+    for place in range(1, s.num_running):
+        a, b = requests[lists[RUNNING, place]], requests[lists[RUNNING, victim]]
+        if a.priority > b.priority or (
+            a.priority == b.priority and a.arrival_time > b.arrival_time
+        ):
+            victim = place
+    return victim
+
+
+@njit(forceinline=True)
+def schedule_running(requests, e, p, s, work, lists, clients, waiting_key):
+    """Give running requests their tokens, preempting when KV blocks run out.
+
+    Returns the budget that is left and whether anybody was preempted.
+    """
+    most = most_tokens_per_request(p, s)
+    budget = p.token_budget
+    preempted = False
+    for place in range(s.num_running):
+        lists[TOKENS, place] = 0
+    place = 0
+    while place < s.num_running and budget > 0:
+        row = lists[RUNNING, place]
+        new = num_new_tokens(requests, p, row, most, budget)
+        if new == 0:
+            place += 1
+            continue
+        total = blocks_for(requests[row].num_computed_tokens + new, p.block_size)
+        fits = True
+        while total - work[row].blocks > s.num_free_blocks:
+            victim_place = s.num_running - 1
+            if p.priority_victims and not p.has_victim_key:
+                victim_place = find_priority_victim(requests, s, lists)
+            victim = lists[RUNNING, victim_place]
+            if victim_place < place:
+                budget += 1 if p.instant_prefill else lists[TOKENS, victim_place]
+                place -= 1
+            remove_running(s, lists, victim_place)
+            preempt(requests, e, p, s, work, lists, clients, victim, waiting_key)
+            preempted = True
+            if victim == row:
+                fits = False
+                break
+        if not fits:
+            break
+        s.num_free_blocks -= total - work[row].blocks
+        work[row].blocks = total
+        lists[TOKENS, place] = new
+        budget -= 1 if p.instant_prefill else new
+        place += 1
+    return budget, preempted
+
+
+@njit(forceinline=True)
+def tokens_at_admission(requests, p, s, row, budget):
+    """Return the tokens that a waiting request would be given now; 0 when it cannot be admitted."""
+    r = requests[row]
+    missing = r.num_prompt_tokens + r.num_output_tokens
+    new = missing
+    if not p.instant_prefill:
+        new = min(missing, most_tokens_per_request(p, s))
+        if new > budget and not p.chunked:
+            return 0
+        new = min(new, budget)
+    watermark = p.watermark_blocks if s.num_running > 0 else 0
+    full = missing if p.reserve_full_isl else new
+    if blocks_for(full, p.block_size) + watermark > s.num_free_blocks:
+        return 0
+    return new
+
+
+@njit(forceinline=True)
+def schedule_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit, budget):
+    """Admit waiting requests in order until budget, seats or the first that does not fit."""
+    if s.num_waiting == 0 or budget <= 0 or s.num_running + s.num_held >= p.seats:
+        return
+    if not p.keeps_heap and not s.keys_are_fresh:
+        rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit)
+    while s.num_candidates > 0 and budget > 0 and s.num_running + s.num_held < p.seats:
+        row = lists[WAITING, 0]
+        new = tokens_at_admission(requests, p, s, row, budget)
+        if new == 0:
+            break
+        s.num_candidates -= 1
+        s.num_waiting -= 1
+        lists[WAITING, 0] = lists[WAITING, s.num_candidates]
+        lists[WAITING, s.num_candidates] = lists[WAITING, s.num_waiting]
+        if s.num_candidates > 0:
+            sift_down(work, lists, s.num_candidates, 0)
+        r = requests[row]
+        s.waiting_tokens -= r.num_prompt_tokens + r.num_output_tokens
+        s.waiting_arrivals_us -= np.int64(round(r.arrival_time * 1e6))
+        work[row].blocks = blocks_for(new, p.block_size)
+        s.num_free_blocks -= work[row].blocks
+        if np.isnan(work[row].scheduled_ts):
+            work[row].scheduled_ts = s.now
+            if p.reads_clients:
+                clients[work[row].client].counter += r.num_prompt_tokens
+        work[row].admission = s.num_admissions
+        work[row].output_at_admission = r.num_output_tokens
+        s.num_admissions += 1
+        lists[RUNNING, s.num_running] = row
+        lists[TOKENS, s.num_running] = new
+        s.num_running += 1
+        budget -= 1 if p.instant_prefill else new
+
+
+@njit(forceinline=True)
+def restore_running(s, work, lists):
+    """Return what was held to `running` and `running` to admission order, with its tokens."""
+    for index in range(s.num_held):
+        lists[RUNNING, s.num_running] = lists[HELD, index]
+        lists[TOKENS, s.num_running] = 0
+        s.num_running += 1
+    s.num_held = 0
+    s.out_of_order = False
+    num_running = s.num_running
+    admissions = np.empty(num_running, np.int64)
+    tokens = lists[TOKENS, :num_running].copy()
+    for place in range(num_running):
+        lists[SCRATCH, place] = lists[RUNNING, place]
+        admissions[place] = work[lists[RUNNING, place]].admission
+    order = np.argsort(admissions)
+    for place in range(num_running):
+        lists[RUNNING, place] = lists[SCRATCH, order[place]]
+        lists[TOKENS, place] = tokens[order[place]]
+
+
+@njit(forceinline=True)
+def count_gap(s, itl, gap, times):
+    """Count a gap between output tokens; most gaps fall where the last one did."""
+    place = s.itl_bin
+    last = itl.shape[0] - 1
+    if gap < itl[place].edge or (place < last and gap >= itl[place + 1].edge):
+        low, high = 0, last
+        while low < high:  # the last bin whose edge is not above the gap
+            middle = (low + high + 1) // 2
+            if itl[middle].edge <= gap:
+                low = middle
+            else:
+                high = middle - 1
+        place = low
+        s.itl_bin = place
+    itl[place].count += times
+
+
+@njit(forceinline=True)
+def price_step(requests, p, s, lists):
+    """Return prefill tokens, decodes and seconds of the step that `tokens` describes."""
+    num_prefill_tokens = 0
+    num_decodes = 0
+    kv_tokens = 0
+    attention = 0.0
+    for place in range(s.num_running):
+        new = lists[TOKENS, place]
+        if new == 0:
+            continue
+        r = requests[lists[RUNNING, place]]
+        missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
+        if (r.num_output_tokens > 0 and missing == 1) or p.instant_prefill:
+            num_decodes += 1
+            kv_tokens += r.num_computed_tokens
+        else:
+            num_prefill_tokens += new
+            attention += new * (r.num_computed_tokens + 0.5 * new)
+    seconds = step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention)
+    return num_prefill_tokens, num_decodes, seconds
+
+
+@njit(forceinline=True)
+def emit_token(requests, p, s, work, clients, itl, row):
+    """Give a request its next output token at `now`; tell whether that was its last."""
+    r = requests[row]
+    r.num_output_tokens += 1
+    if r.num_output_tokens == 1:
+        work[row].first_token_ts = s.now
+        ttft = s.now - r.arrival_time
+        if np.isnan(s.recent_ttft):
+            s.recent_ttft = ttft
+        else:
+            s.recent_ttft += AVERAGE_WEIGHT * (ttft - s.recent_ttft)
+    else:
+        count_gap(s, itl, s.now - r.last_token_ts, 1)
+    r.last_token_ts = s.now
+    if p.reads_clients:
+        clients[work[row].client].counter += 2.0
+    if r.num_output_tokens < work[row].output_len:
+        return False
+    work[row].finished_ts = s.now
+    s.num_free_blocks += work[row].blocks
+    work[row].blocks = 0
+    s.num_finished += 1
+    s.steps_at_finish = s.num_steps
+    if p.reads_clients:
+        clients[work[row].client].active -= 1
+    return True
+
+
+@njit(forceinline=True)
+def log_step(e, s, lists, log_steps, log_tokens, log_preemptions, priced):
+    """Record the step: what was scheduled and what was preempted, in the order it happened."""
+    step = log_steps[s.num_steps]
+    step.start = s.now
+    step.num_prefill_tokens, step.num_decodes, step.duration = priced
+    step.num_waiting = e.num_waiting
+    step.num_running = e.num_running
+    step.num_free_blocks = s.num_free_blocks
+    entry = s.num_entries
+    for place in range(s.num_running):
+        if lists[TOKENS, place] > 0:
+            log_tokens[entry, 0] = lists[RUNNING, place]
+            log_tokens[entry, 1] = lists[TOKENS, place]
+            entry += 1
+    step.end_entry = entry
+    for index in range(s.num_preempted):
+        log_preemptions[s.num_preemptions - s.num_preempted + index] = lists[PREEMPTED, index]
+    step.end_preemption = s.num_preemptions
+
+
+@njit(forceinline=True)
+def complete_step(
+    requests, e, p, s, work, lists, clients, itl, log_steps, log_tokens, log_preemptions
+):
+    """Let the step take its time, then hand out tokens and free what has finished.
+
+    Returns the number of requests that were given tokens.
+    """
+    priced = price_step(requests, p, s, lists)
+    num_prefill_tokens, _, seconds = priced
+    if log_steps.shape[0] > 0:
+        log_step(e, s, lists, log_steps, log_tokens, log_preemptions, priced)
+    s.num_preempted = 0
+    if s.num_held > 0 or s.out_of_order:
+        restore_running(s, work, lists)
+    s.now += seconds
+    s.step_time = seconds
+    s.num_steps += 1
+    if num_prefill_tokens > 0:
+        rate = num_prefill_tokens / seconds if seconds > 0.0 else np.inf
+        if np.isnan(s.token_rate):
+            s.token_rate = rate
+        else:
+            s.token_rate += AVERAGE_WEIGHT * (rate - s.token_rate)
+    kept = 0
+    num_scheduled = 0
+    s.num_decoding = 0
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        new = lists[TOKENS, place]
+        r = requests[row]
+        if new > 0:
+            num_scheduled += 1
+            s.num_computed_tokens += new
+            r.num_computed_tokens += new
+            if r.num_computed_tokens == r.num_prompt_tokens + r.num_output_tokens:
+                if emit_token(requests, p, s, work, clients, itl, row):
+                    continue
+                s.num_decoding += 1
+        lists[RUNNING, kept] = row
+        kept += 1
+    s.num_running = kept
+    s.num_entries += num_scheduled
+    if s.num_waiting == 0:
+        s.peak_backlog_time = 0.0
+    return num_scheduled
+
+
+@njit(forceinline=True)
+def nobody_fits(requests, p, s, lists):
+    """Tell whether no waiting request could be admitted beside a batch of decodes."""
+    if s.num_waiting == 0 or (s.num_running >= p.seats and not p.preemptive):
+        return True
+    if p.preemptive:
+        return False
+    budget = p.token_budget - s.num_running
+    if budget <= 0:
+        return True
+    num_tried = 1 if p.keeps_heap else s.num_waiting  # the head of a heap stays the head
+    for place in range(num_tried):
+        if tokens_at_admission(requests, p, s, lists[WAITING, place], budget) > 0:
+            return False
+    return True
+
+
+@njit(forceinline=True)
+def jump(requests, p, s, work, lists, clients, itl, residues):
+    """Take all steps up to the next event at once, when the batch is decodes that cannot change.
+
+    Events are an arrival, a finish, KV blocks running out and the horizon. Step times are added
+    one by one in the stepping expression: a closed form drifts and can flip a boundary. Returns
+    whether any step was taken.
+    """
+    num_running = s.num_running
+    if num_running == 0 or s.num_decoding < num_running or num_running > p.token_budget:
+        return False
+    if not nobody_fits(requests, p, s, lists):
+        return False
+    residues[:] = 0
+    kv_tokens = 0
+    most_steps = np.int64(2**62)
+    for place in range(num_running):
+        row = lists[RUNNING, place]
+        r = requests[row]
+        residues[r.num_computed_tokens % p.block_size] += 1
+        kv_tokens += r.num_computed_tokens
+        most_steps = min(most_steps, work[row].output_len - r.num_output_tokens - 1)
+    next_arrival = np.inf
+    if s.next_row < requests.shape[0]:
+        next_arrival = requests[s.next_row].arrival_time
+    num_steps = 0
+    residue = 0  # requests whose tokens fill their blocks exactly need one more
+    while num_steps < most_steps and s.now < next_arrival and s.now < p.horizon:
+        if residues[residue] > s.num_free_blocks:
+            break
+        s.num_free_blocks -= residues[residue]
+        residue = p.block_size - 1 if residue == 0 else residue - 1
+        seconds = step_seconds(p, 0, num_running, kv_tokens, 0.0)
+        before = s.now
+        s.now += seconds
+        s.step_time = seconds
+        count_gap(s, itl, s.now - before, num_running)
+        kv_tokens += num_running
+        num_steps += 1
+    if num_steps == 0:
+        return False
+    for place in range(num_running):
+        row = lists[RUNNING, place]
+        r = requests[row]
+        r.num_computed_tokens += num_steps
+        r.num_output_tokens += num_steps
+        r.last_token_ts = s.now
+        work[row].blocks = blocks_for(r.num_computed_tokens, p.block_size)
+        if p.reads_clients:
+            clients[work[row].client].counter += 2.0 * num_steps
+    s.num_steps += num_steps
+    s.num_jumps += 1
+    s.num_computed_tokens += num_steps * num_running
+    s.num_entries += num_steps * num_running
+    return True
+
+
+@njit(_RUN, cache=True, nogil=True)
+def run(
+    requests,
+    engine,
+    settings,
+    state,
+    work,
+    lists,
+    clients,
+    itl,
+    residues,
+    log_steps,
+    log_tokens,
+    log_preemptions,
+    waiting_key,
+    victim_key,
+    admit,
+    hold,
+):
+    """Simulate until every request has finished or the horizon is reached.
+
+    Everything is changed in place; all arrays but `requests` and `work` start as zeros.
+
+    Parameters
+    ----------
+    requests : (num_requests,) REQUEST_DTYPE
+        In order of arrival.
+    engine : (1,) ENGINE_DTYPE
+        The row that policies read.
+    settings : (1,) SETTINGS_DTYPE
+    state : (1,) STATE_DTYPE
+        With `now`, `num_free_blocks`, `token_rate`, `recent_ttft` and `step_time` set.
+    work : (num_requests,) WORK_DTYPE
+    lists : (NUM_LISTS, num_requests) int64
+    clients : (num_clients,) CLIENT_DTYPE
+    itl : (num_bins,) ITL_DTYPE
+    residues : (block_size,) int64
+    log_steps : (num_steps,) STEP_DTYPE
+        Empty when nothing is to be recorded; then so are the two others.
+    log_tokens : (num_entries, 2) int64
+    log_preemptions : (num_preemptions,) int64
+    waiting_key, victim_key : float64(request, engine)
+    admit, hold : boolean(request, engine)
+
+    Returns
+    -------
+    int
+        ``FINISHED``, ``STALLED`` (no token in `MAX_EMPTY_STEPS` steps in a row) or ``LIVELOCK``
+        (no request finished in `MAX_STEPS_WITHOUT_FINISH` steps).
+    """
+    p, s, e = settings[0], state[0], engine[0]
+    num_empty_steps = 0
+    while s.num_finished < requests.shape[0]:
+        if s.num_running == 0 and s.num_waiting == 0:
+            s.now = max(s.now, requests[s.next_row].arrival_time)
+        if s.now >= p.horizon:
+            break
+        take_arrivals(requests, e, p, s, work, lists, clients, waiting_key)
+        if p.jump and not p.has_hold and jump(requests, p, s, work, lists, clients, itl, residues):
+            continue
+
+        observe(requests, e, p, s, lists)
+        s.keys_are_fresh = False
+        if p.has_hold:
+            set_aside_held(requests, e, p, s, work, lists, clients, hold)
+        if p.preemptive and s.num_waiting > 0 and s.num_running + s.num_held >= p.seats:
+            displace(requests, e, p, s, work, lists, clients, waiting_key, admit)
+        if p.has_victim_key and order_matters(requests, p, s, work, lists):
+            order_by_victim_key(requests, e, p, s, work, lists, clients, victim_key)
+        budget, preempted = schedule_running(requests, e, p, s, work, lists, clients, waiting_key)
+        if not preempted:
+            schedule_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit, budget)
+
+        num_scheduled = complete_step(
+            requests, e, p, s, work, lists, clients, itl, log_steps, log_tokens, log_preemptions
+        )
+        num_empty_steps = 0 if num_scheduled > 0 else num_empty_steps + 1
+        if num_empty_steps >= MAX_EMPTY_STEPS:
+            return STALLED
+        if s.num_steps - s.steps_at_finish > MAX_STEPS_WITHOUT_FINISH:
+            return LIVELOCK
+    return FINISHED

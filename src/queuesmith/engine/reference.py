@@ -1,0 +1,396 @@
+"""The same engine in obvious Python: slow, for tests and for reading.
+
+One step of :class:`ReferenceEngine` is told in the order of vLLM 0.32.0's ``Scheduler.schedule``.
+Lists are searched and sorted anew in every step and nothing is remembered that could be derived,
+so that what it does can be checked by eye. The kernel must take exactly the same decisions.
+"""
+
+import math
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from queuesmith.config import EngineConfig
+from queuesmith.engine.step_time import StepTime
+from queuesmith.policies import Policy
+from queuesmith.request import AVERAGE_WEIGHT
+
+
+@dataclass(eq=False)
+class Request:
+    """One request: the row its policy sees, and what the engine knows besides."""
+
+    row: int
+    view: SimpleNamespace  # the fields of REQUEST_DTYPE and nothing else
+    output_len: int  # the truth
+    client: int
+    blocks: int = 0
+    admission: int = -1
+    output_at_admission: int = 0
+    scheduled_ts: float = math.nan
+    first_token_ts: float = math.nan
+    finished_ts: float = math.nan
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output so far."""
+        return int(self.view.num_prompt_tokens + self.view.num_output_tokens)
+
+    @property
+    def missing(self) -> int:
+        """Tokens whose KV does not exist yet."""
+        return self.num_tokens - int(self.view.num_computed_tokens)
+
+
+@dataclass
+class Step:
+    """What one step decided."""
+
+    start: float
+    duration: float
+    tokens: dict[int, int]  # scheduled, by row
+    preempted: list[int]  # rows, in the order it happened
+    num_free_blocks: int  # when all blocks of the step are taken
+
+
+@dataclass(eq=False)
+class ReferenceEngine:
+    """vLLM's step rules under a policy, with time given by a formula.
+
+    Attributes
+    ----------
+    requests : list of Request
+        In order of arrival.
+    """
+
+    requests: list[Request]
+    policy: Policy
+    config: EngineConfig
+    step_time: StepTime
+    now: float = 0.0
+    waiting: list[Request] = field(default_factory=list)
+    running: list[Request] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    num_arrived: int = 0
+    num_admissions: int = 0
+    num_computed_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    client_counter: dict[int, float] = field(default_factory=dict)
+    mean_gap: float = math.nan
+    token_rate: float = math.nan
+    recent_ttft: float = math.nan
+    last_step_time: float = 1.0
+    peak_backlog_time: float = 0.0
+
+    def run(self, horizon: float = math.inf) -> None:
+        """Step until every request has finished or the horizon is reached."""
+        self.now = self.requests[0].view.arrival_time
+        while self.num_arrived < len(self.requests) or self.waiting or self.running:
+            if not self.waiting and not self.running:
+                self.now = max(self.now, self.requests[self.num_arrived].view.arrival_time)
+            if self.now >= horizon:
+                break
+            self.step()
+
+    def step(self) -> None:
+        """Take one step."""
+        self.take_arrivals()
+        engine = self.observe()
+        policy = self.policy
+        tokens: dict[int, int] = {}
+        preempted: list[Request] = []
+        num_present = len(self.waiting) + len(self.running)
+
+        # 1. All hooks are asked once, before anything changes.
+        waiting_key = {r: self.key(policy.waiting_key, r, engine) for r in self.waiting}
+        if policy.preemptive:
+            waiting_key |= {r: self.key(policy.waiting_key, r, engine) for r in self.running}
+        admitted = {r: self.flag(policy.admit, r, engine, True) for r in self.waiting}
+        held = [r for r in self.running if self.flag(policy.hold, r, engine, False)]
+        victim_key = {}
+        if policy.victim_key is not None:
+            victim_key = {r: self.key(policy.victim_key, r, engine) for r in self.running}
+
+        # 2. Waiting requests in order; some are set aside for this step.
+        candidates = sorted(self.waiting, key=lambda r: (waiting_key[r], r.row))
+        if self.running or any(admitted.values()):
+            candidates = [r for r in candidates if admitted[r]]
+        aside = [r for r in self.waiting if r not in candidates]
+
+        # 3. The best waiting requests may displace the worst running ones.
+        if len(self.running) == len(held):
+            held = []
+        if policy.preemptive and len(self.running) >= self.config.seats:
+            worst = [
+                r
+                for r in self.running
+                if r not in held and r.view.num_output_tokens > r.output_at_admission
+            ]
+            worst.sort(key=lambda r: (waiting_key[r], r.admission), reverse=True)
+            for best, victim in zip(candidates, worst, strict=False):
+                if not waiting_key[best] < waiting_key[victim]:
+                    break
+                self.running.remove(victim)
+                self.preempt(victim)
+                preempted.append(victim)
+                aside.append(victim)
+
+        # 4. Running requests in order of budget, the victim last; some are held.
+        self.running = [r for r in self.running if r not in held]
+        if victim_key:
+            self.running.sort(key=lambda r: (victim_key[r], r.admission))
+
+        # 5. vLLM: running first, then waiting unless KV blocks ran out.
+        budget = self.config.token_budget
+        out_of_blocks: list[Request] = []
+        place = 0
+        while place < len(self.running) and budget > 0:
+            request = self.running[place]
+            new = self.num_new_tokens(request, num_present, budget)
+            if new == 0:
+                place += 1
+                continue
+            while self.blocks_needed(request, new) > self.num_free_blocks:
+                victim = self.find_victim()
+                victim_place = self.running.index(victim)
+                if victim_place < place:
+                    budget += self.charge(tokens.pop(victim.row))
+                    place -= 1
+                self.running.remove(victim)
+                self.preempt(victim)
+                out_of_blocks.append(victim)
+                if victim is request:
+                    break
+            if request not in self.running:
+                break
+            request.blocks += self.blocks_needed(request, new)
+            tokens[request.row] = new
+            budget -= self.charge(new)
+            place += 1
+
+        while (
+            not out_of_blocks
+            and candidates
+            and budget > 0
+            and len(self.running) + len(held) < self.config.seats
+        ):
+            request = candidates[0]
+            new = self.num_admitted_tokens(request, num_present, budget)
+            if new == 0:
+                break
+            candidates.pop(0)
+            self.admit(request, new)
+            tokens[request.row] = new
+            budget -= self.charge(new)
+
+        # 6. What was set aside returns and the step takes its time.
+        self.waiting = candidates + aside + out_of_blocks
+        num_free_blocks = self.num_free_blocks
+        self.running = sorted(self.running + held, key=lambda r: r.admission)
+        start = self.now
+        self.finish_step(tokens)
+        preempted += out_of_blocks
+        self.steps.append(
+            Step(
+                start,
+                self.last_step_time,
+                tokens,
+                [r.row for r in preempted],
+                num_free_blocks,
+            )
+        )
+
+    def key(self, hook: Any, request: Request, engine: SimpleNamespace) -> float:
+        """Ask a key hook; NaN counts as +inf."""
+        request.view.client_tokens = self.client_counter.get(request.client, 0.0)
+        value = float(hook(request.view, engine))
+        return math.inf if math.isnan(value) else value
+
+    def flag(self, hook: Any, request: Request, engine: SimpleNamespace, default: bool) -> bool:
+        """Ask `admit` or `hold`."""
+        request.view.client_tokens = self.client_counter.get(request.client, 0.0)
+        return default if hook is None else bool(hook(request.view, engine))
+
+    @property
+    def num_free_blocks(self) -> int:
+        """KV blocks that nobody holds; vLLM keeps one for itself."""
+        return self.config.num_gpu_blocks - 1 - sum(r.blocks for r in self.requests)
+
+    def take_arrivals(self) -> None:
+        """Let requests that have arrived join `waiting`; a returning client's counter is lifted."""
+        while (
+            self.num_arrived < len(self.requests)
+            and self.requests[self.num_arrived].view.arrival_time <= self.now
+        ):
+            request = self.requests[self.num_arrived]
+            if self.num_arrived > 0:
+                last = self.requests[self.num_arrived - 1].view.arrival_time
+                gap = request.view.arrival_time - last
+                if self.num_arrived == 1:
+                    self.mean_gap = gap
+                else:
+                    self.mean_gap += AVERAGE_WEIGHT * (gap - self.mean_gap)
+            active = {r.client for r in self.waiting + self.running}
+            if active and request.client not in active:
+                least = min(self.client_counter.get(client, 0.0) for client in active)
+                own = self.client_counter.get(request.client, 0.0)
+                self.client_counter[request.client] = max(own, least)
+            request.view.num_uncached_tokens = request.num_tokens
+            self.waiting.append(request)
+            self.num_arrived += 1
+
+    def observe(self) -> SimpleNamespace:
+        """Return the engine row that all hooks of this step see."""
+        waiting_tokens = sum(r.num_tokens for r in self.waiting)
+        usable = self.config.num_gpu_blocks - 1
+        token_rate = 1.0 if math.isnan(self.token_rate) else self.token_rate
+        backlog_time = waiting_tokens / token_rate
+        self.peak_backlog_time = max(self.peak_backlog_time, backlog_time)
+        mean_wait = oldest_wait = mean_waiting_tokens = 0.0
+        if self.waiting:
+            mean_waiting_tokens = waiting_tokens / len(self.waiting)
+            arrivals_us = sum(round(r.view.arrival_time * 1e6) for r in self.waiting)
+            mean_wait = max(self.now - arrivals_us / len(self.waiting) * 1e-6, 0.0)
+            oldest_wait = self.now - min(r.view.arrival_time for r in self.waiting)
+        seen = self.requests[: self.num_arrived]
+        return SimpleNamespace(
+            now=self.now,
+            num_waiting=len(self.waiting),
+            num_running=len(self.running),
+            max_num_seqs=self.config.max_num_seqs,
+            token_budget=self.config.token_budget,
+            kv_usage=(usable - self.num_free_blocks) / usable,
+            free_kv_tokens=self.num_free_blocks * self.config.block_size,
+            waiting_tokens=waiting_tokens,
+            mean_waiting_tokens=mean_waiting_tokens,
+            mean_wait=mean_wait,
+            oldest_wait=oldest_wait,
+            step_time=self.last_step_time,
+            token_rate=token_rate,
+            recent_ttft=1.0 if math.isnan(self.recent_ttft) else self.recent_ttft,
+            arrival_rate=1.0 / self.mean_gap if self.mean_gap > 0 else 1.0,
+            mean_prompt_tokens=sum(r.view.num_prompt_tokens for r in seen) / len(seen),
+            backlog_time=backlog_time,
+            peak_backlog_time=self.peak_backlog_time,
+        )
+
+    def charge(self, num_tokens: int) -> int:
+        """Return what computing tokens takes of the budget."""
+        return 1 if self.config.instant_prefill else num_tokens
+
+    def most_tokens_per_request(self, num_present: int) -> int:
+        """Return the most tokens that one request may compute in this step."""
+        threshold = self.config.long_prefill_token_threshold
+        if threshold == 0 or num_present <= 1:
+            return self.config.max_model_len
+        if self.config.long_prefill_token_threshold_adaptive:
+            threshold = max(threshold, self.config.token_budget // num_present)
+        return threshold
+
+    def num_new_tokens(self, request: Request, num_present: int, budget: int) -> int:
+        """Return the tokens that a running request is given out of `budget`."""
+        if self.config.instant_prefill:
+            return request.missing
+        room = self.config.max_model_len - int(request.view.num_computed_tokens) - 1
+        most = self.most_tokens_per_request(num_present)
+        return min(request.missing, most, budget, room)
+
+    def num_admitted_tokens(self, request: Request, num_present: int, budget: int) -> int:
+        """Return the tokens a waiting request would be given; 0 when it cannot be admitted."""
+        new = request.missing
+        if not self.config.instant_prefill:
+            new = min(new, self.most_tokens_per_request(num_present))
+            if new > budget and not self.config.enable_chunked_prefill:
+                return 0
+            new = min(new, budget)
+        watermark = self.config.watermark_blocks if self.running else 0
+        whole = request.missing if self.config.scheduler_reserve_full_isl else new
+        if math.ceil(whole / self.config.block_size) + watermark > self.num_free_blocks:
+            return 0
+        return new
+
+    def blocks_needed(self, request: Request, new: int) -> int:
+        """Return the blocks that `request` lacks to compute `new` more tokens."""
+        total = math.ceil((request.view.num_computed_tokens + new) / self.config.block_size)
+        return total - request.blocks
+
+    def find_victim(self) -> Request:
+        """Return the running request to preempt when KV blocks run out."""
+        if self.config.scheduling_policy == "priority" and self.policy.victim_key is None:
+            return max(self.running, key=lambda r: (r.view.priority, r.view.arrival_time))
+        return self.running[-1]
+
+    def preempt(self, request: Request) -> None:
+        """Take a request's KV; its tokens will be computed again."""
+        request.blocks = 0
+        self.num_recomputed_tokens += request.view.num_computed_tokens
+        request.view.num_computed_tokens = 0
+        request.view.num_preemptions += 1
+        request.view.num_uncached_tokens = request.num_tokens
+
+    def admit(self, request: Request, new: int) -> None:
+        """Move a request from `waiting` to `running`."""
+        request.blocks = math.ceil(new / self.config.block_size)
+        request.admission = self.num_admissions
+        request.output_at_admission = request.view.num_output_tokens
+        self.num_admissions += 1
+        self.running.append(request)
+        if math.isnan(request.scheduled_ts):
+            request.scheduled_ts = self.now
+            counter = self.client_counter.get(request.client, 0.0)
+            self.client_counter[request.client] = counter + request.view.num_prompt_tokens
+
+    def finish_step(self, tokens: dict[int, int]) -> None:
+        """Let the step take its time, hand out tokens and free what has finished."""
+        scheduled = [r for r in self.running if r.row in tokens]
+        decodes = [
+            r
+            for r in scheduled
+            if (r.view.num_output_tokens > 0 and r.missing == 1) or self.config.instant_prefill
+        ]
+        prefills = [r for r in scheduled if r not in decodes]
+        num_prefill_tokens = sum(tokens[r.row] for r in prefills)
+        self.last_step_time = self.step_time.seconds(
+            num_prefill_tokens,
+            len(decodes),
+            sum(r.view.num_computed_tokens for r in decodes),
+            sum(
+                tokens[r.row] * (r.view.num_computed_tokens + 0.5 * tokens[r.row])
+                for r in prefills
+            ),
+        )
+        self.now += self.last_step_time
+        if prefills:
+            rate = num_prefill_tokens / self.last_step_time
+            if math.isnan(self.token_rate):
+                self.token_rate = rate
+            else:
+                self.token_rate += AVERAGE_WEIGHT * (rate - self.token_rate)
+        for request in scheduled:
+            self.num_computed_tokens += tokens[request.row]
+            request.view.num_computed_tokens += tokens[request.row]
+            if request.missing == 0:
+                self.emit_token(request)
+        self.running = [r for r in self.running if math.isnan(r.finished_ts)]
+        if not self.waiting:
+            self.peak_backlog_time = 0.0
+
+    def emit_token(self, request: Request) -> None:
+        """Give a request its next output token, which may be its last."""
+        view = request.view
+        view.num_output_tokens += 1
+        if view.num_output_tokens == 1:
+            request.first_token_ts = self.now
+            ttft = self.now - view.arrival_time
+            if math.isnan(self.recent_ttft):
+                self.recent_ttft = ttft
+            else:
+                self.recent_ttft += AVERAGE_WEIGHT * (ttft - self.recent_ttft)
+        else:
+            self.gaps.append(self.now - view.last_token_ts)
+        view.last_token_ts = self.now
+        self.client_counter[request.client] = self.client_counter.get(request.client, 0.0) + 2.0
+        if view.num_output_tokens == request.output_len:
+            request.finished_ts = self.now
+            request.blocks = 0
