@@ -342,16 +342,7 @@ def _run(
     except (ArithmeticError, ValueError) as error:
         raise _explain_fault(compiled.policy, requests, engine, state[0], error) from None
     if status != kernel.FINISHED:
-        reason = (
-            f"no token in {kernel.MAX_EMPTY_STEPS:,} steps in a row"
-            if status == kernel.STALLED
-            else f"no request finished in {kernel.MAX_STEPS_WITHOUT_FINISH:,} steps"
-        )
-        raise EngineError(
-            f"policy {compiled.policy.name!r} stalls the engine: {reason}, at step "
-            f"{int(state.num_steps[0]):,} ({float(state.now[0]):g} s); "
-            f"{int(state.num_waiting[0])} requests wait. Look at its admit and hold"
-        )
+        raise _explain_stall(compiled.policy, state[0], status)
     return _Run(requests, state[0], work, itl, recording)
 
 
@@ -359,6 +350,23 @@ def _zeros(length: int, dtype: np.dtype[Any]) -> Any:
     array = np.recarray(length, dtype)
     array[:] = np.zeros((), dtype)
     return array
+
+
+def _explain_stall(policy: Policy, state: Any, status: int) -> EngineError:
+    if status == kernel.STALLED:
+        reason = f"no token in {kernel.MAX_EMPTY_STEPS:,} steps in a row"
+        remedy = "look at its admit and hold, which leave nobody to run"
+    else:
+        reason = f"no request finished in {int(state.num_steps - state.steps_at_finish):,} steps"
+        remedy = (
+            "look at its victim_key or PREEMPTIVE, by which requests throw each other out before "
+            "they get anywhere; scheduler_reserve_full_isl keeps admissions that cannot fit out"
+        )
+    return EngineError(
+        f"policy {policy.name!r} stalls the engine: {reason}, at step {int(state.num_steps):,} "
+        f"({float(state.now):g} s) with {int(state.num_running)} running and "
+        f"{int(state.num_waiting)} waiting; {remedy}"
+    )
 
 
 def _explain_fault(

@@ -71,6 +71,11 @@ STATE_DTYPE = np.dtype(
         ("num_decoding", "i8"),  # running requests that can be jumped over
         ("keys_are_fresh", "?"),
         ("out_of_order", "?"),  # `running` is not in admission order
+        # what this step computes: P, D, KV and A of `StepTime`
+        ("num_prefill_tokens", "i8"),
+        ("num_decodes", "i8"),
+        ("kv_tokens", "i8"),
+        ("attention", "f8"),
         # what the engine row is made of
         ("waiting_tokens", "i8"),
         ("waiting_arrivals_us", "i8"),  # sum of arrival times: integers add exactly in any order
@@ -167,7 +172,7 @@ WAITING_KEY, VICTIM_KEY, ADMIT, HOLD = range(4)  # hooks, as `fault_hook` names 
 FINISHED, STALLED, LIVELOCK = range(3)  # what `run` returns
 
 MAX_EMPTY_STEPS = 10_000
-MAX_STEPS_WITHOUT_FINISH = 20_000_000
+MAX_STEPS_WITHOUT_FINISH = 2_000_000
 
 
 @njit(forceinline=True)
@@ -186,6 +191,17 @@ def step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention):
 def blocks_for(num_tokens, block_size):
     """Return the KV blocks that hold `num_tokens`."""
     return (num_tokens + block_size - 1) // block_size
+
+
+@njit(forceinline=True)
+def more_blocks(num_tokens, blocks, block_size):
+    """Return the KV blocks that `num_tokens` need beyond the `blocks` at hand.
+
+    Most often none, which a multiplication finds out faster than a division.
+    """
+    if num_tokens <= blocks * block_size:
+        return 0
+    return blocks_for(num_tokens, block_size) - blocks
 
 
 @njit(forceinline=True)
@@ -438,13 +454,13 @@ def most_tokens_per_request(p, s):
 
 
 @njit(forceinline=True)
-def num_new_tokens(requests, p, row, most, budget):
+def num_new_tokens(r, p, most, budget):
     """Return the tokens that a running request is given out of `budget`."""
-    r = requests[row]
     missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
     if p.instant_prefill:
         return missing
-    return min(min(missing, most), min(budget, p.max_model_len - r.num_computed_tokens - 1))
+    new = min(missing, most, budget)
+    return min(new, p.max_model_len - r.num_computed_tokens - 1)
 
 
 @njit(forceinline=True)
@@ -458,10 +474,10 @@ def order_matters(requests, p, s, work, lists):
     free = s.num_free_blocks
     for place in range(s.num_running):
         row = lists[RUNNING, place]
-        new = num_new_tokens(requests, p, row, most, p.token_budget)
+        new = num_new_tokens(requests[row], p, most, p.token_budget)
         budget -= 1 if p.instant_prefill else new
-        needed = blocks_for(requests[row].num_computed_tokens + new, p.block_size)
-        free -= needed - work[row].blocks
+        num_tokens = requests[row].num_computed_tokens + new
+        free -= more_blocks(num_tokens, work[row].blocks, p.block_size)
         if budget < 0 or free < 0:
             return True
     return False
@@ -505,6 +521,19 @@ def find_priority_victim(requests, s, lists):
 
 
 @njit(forceinline=True)
+def count_scheduled(p, s, r, new, sign):
+    """Add what computing `new` tokens of a request costs to the step, or take it back."""
+    computed = r.num_computed_tokens
+    missing = r.num_prompt_tokens + r.num_output_tokens - computed
+    if (missing == 1 and r.num_output_tokens > 0) or p.instant_prefill:
+        s.num_decodes += sign
+        s.kv_tokens += sign * computed
+    else:
+        s.num_prefill_tokens += sign * new
+        s.attention += sign * (new * (computed + 0.5 * new))
+
+
+@njit(forceinline=True)
 def schedule_running(requests, e, p, s, work, lists, clients, waiting_key):
     """Give running requests their tokens, preempting when KV blocks run out.
 
@@ -513,24 +542,29 @@ def schedule_running(requests, e, p, s, work, lists, clients, waiting_key):
     most = most_tokens_per_request(p, s)
     budget = p.token_budget
     preempted = False
-    for place in range(s.num_running):
-        lists[TOKENS, place] = 0
+    s.num_prefill_tokens = s.num_decodes = s.kv_tokens = 0
+    s.attention = 0.0
     place = 0
     while place < s.num_running and budget > 0:
         row = lists[RUNNING, place]
-        new = num_new_tokens(requests, p, row, most, budget)
+        r, w = requests[row], work[row]
+        new = num_new_tokens(r, p, most, budget)
+        lists[TOKENS, place] = new
         if new == 0:
             place += 1
             continue
-        total = blocks_for(requests[row].num_computed_tokens + new, p.block_size)
+        more = more_blocks(r.num_computed_tokens + new, w.blocks, p.block_size)
         fits = True
-        while total - work[row].blocks > s.num_free_blocks:
+        while more > s.num_free_blocks:
             victim_place = s.num_running - 1
             if p.priority_victims and not p.has_victim_key:
                 victim_place = find_priority_victim(requests, s, lists)
             victim = lists[RUNNING, victim_place]
             if victim_place < place:
-                budget += 1 if p.instant_prefill else lists[TOKENS, victim_place]
+                refund = lists[TOKENS, victim_place]
+                if refund > 0:
+                    count_scheduled(p, s, requests[victim], refund, -1)
+                    budget += 1 if p.instant_prefill else refund
                 place -= 1
             remove_running(s, lists, victim_place)
             preempt(requests, e, p, s, work, lists, clients, victim, waiting_key)
@@ -540,11 +574,13 @@ def schedule_running(requests, e, p, s, work, lists, clients, waiting_key):
                 break
         if not fits:
             break
-        s.num_free_blocks -= total - work[row].blocks
-        work[row].blocks = total
-        lists[TOKENS, place] = new
+        s.num_free_blocks -= more
+        w.blocks += more
+        count_scheduled(p, s, r, new, 1)
         budget -= 1 if p.instant_prefill else new
         place += 1
+    for later in range(place, s.num_running):
+        lists[TOKENS, later] = 0
     return budget, preempted
 
 
@@ -599,6 +635,7 @@ def schedule_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit
         lists[RUNNING, s.num_running] = row
         lists[TOKENS, s.num_running] = new
         s.num_running += 1
+        count_scheduled(p, s, r, new, 1)
         budget -= 1 if p.instant_prefill else new
 
 
@@ -642,63 +679,48 @@ def count_gap(s, itl, gap, times):
 
 
 @njit(forceinline=True)
-def price_step(requests, p, s, lists):
-    """Return prefill tokens, decodes and seconds of the step that `tokens` describes."""
-    num_prefill_tokens = 0
-    num_decodes = 0
-    kv_tokens = 0
-    attention = 0.0
-    for place in range(s.num_running):
-        new = lists[TOKENS, place]
-        if new == 0:
-            continue
-        r = requests[lists[RUNNING, place]]
-        missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
-        if (r.num_output_tokens > 0 and missing == 1) or p.instant_prefill:
-            num_decodes += 1
-            kv_tokens += r.num_computed_tokens
-        else:
-            num_prefill_tokens += new
-            attention += new * (r.num_computed_tokens + 0.5 * new)
-    seconds = step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention)
-    return num_prefill_tokens, num_decodes, seconds
+def finish(p, s, w, clients):
+    """Free what a request holds that has produced its last token."""
+    w.finished_ts = s.now
+    s.num_free_blocks += w.blocks
+    w.blocks = 0
+    s.num_finished += 1
+    s.steps_at_finish = s.num_steps
+    if p.reads_clients:
+        clients[w.client].active -= 1
 
 
 @njit(forceinline=True)
-def emit_token(requests, p, s, work, clients, itl, row):
+def emit_token(r, p, s, w, clients, itl):
     """Give a request its next output token at `now`; tell whether that was its last."""
-    r = requests[row]
-    r.num_output_tokens += 1
-    if r.num_output_tokens == 1:
-        work[row].first_token_ts = s.now
-        ttft = s.now - r.arrival_time
+    now = s.now
+    if r.num_output_tokens > 0:
+        count_gap(s, itl, now - r.last_token_ts, 1)
+    else:
+        w.first_token_ts = now
+        ttft = now - r.arrival_time
         if np.isnan(s.recent_ttft):
             s.recent_ttft = ttft
         else:
             s.recent_ttft += AVERAGE_WEIGHT * (ttft - s.recent_ttft)
-    else:
-        count_gap(s, itl, s.now - r.last_token_ts, 1)
-    r.last_token_ts = s.now
+    r.num_output_tokens += 1
+    r.last_token_ts = now
     if p.reads_clients:
-        clients[work[row].client].counter += 2.0
-    if r.num_output_tokens < work[row].output_len:
+        clients[w.client].counter += 2.0
+    if r.num_output_tokens < w.output_len:
         return False
-    work[row].finished_ts = s.now
-    s.num_free_blocks += work[row].blocks
-    work[row].blocks = 0
-    s.num_finished += 1
-    s.steps_at_finish = s.num_steps
-    if p.reads_clients:
-        clients[work[row].client].active -= 1
+    finish(p, s, w, clients)
     return True
 
 
 @njit(forceinline=True)
-def log_step(e, s, lists, log_steps, log_tokens, log_preemptions, priced):
+def log_step(e, s, lists, log_steps, log_tokens, log_preemptions, seconds):
     """Record the step: what was scheduled and what was preempted, in the order it happened."""
     step = log_steps[s.num_steps]
     step.start = s.now
-    step.num_prefill_tokens, step.num_decodes, step.duration = priced
+    step.duration = seconds
+    step.num_prefill_tokens = s.num_prefill_tokens
+    step.num_decodes = s.num_decodes
     step.num_waiting = e.num_waiting
     step.num_running = e.num_running
     step.num_free_blocks = s.num_free_blocks
@@ -722,18 +744,17 @@ def complete_step(
 
     Returns the number of requests that were given tokens.
     """
-    priced = price_step(requests, p, s, lists)
-    num_prefill_tokens, _, seconds = priced
+    seconds = step_seconds(p, s.num_prefill_tokens, s.num_decodes, s.kv_tokens, s.attention)
     if log_steps.shape[0] > 0:
-        log_step(e, s, lists, log_steps, log_tokens, log_preemptions, priced)
+        log_step(e, s, lists, log_steps, log_tokens, log_preemptions, seconds)
     s.num_preempted = 0
     if s.num_held > 0 or s.out_of_order:
         restore_running(s, work, lists)
     s.now += seconds
     s.step_time = seconds
     s.num_steps += 1
-    if num_prefill_tokens > 0:
-        rate = num_prefill_tokens / seconds if seconds > 0.0 else np.inf
+    if s.num_prefill_tokens > 0:
+        rate = s.num_prefill_tokens / seconds if seconds > 0.0 else np.inf
         if np.isnan(s.token_rate):
             s.token_rate = rate
         else:
@@ -744,13 +765,13 @@ def complete_step(
     for place in range(s.num_running):
         row = lists[RUNNING, place]
         new = lists[TOKENS, place]
-        r = requests[row]
         if new > 0:
+            r = requests[row]
             num_scheduled += 1
             s.num_computed_tokens += new
             r.num_computed_tokens += new
             if r.num_computed_tokens == r.num_prompt_tokens + r.num_output_tokens:
-                if emit_token(requests, p, s, work, clients, itl, row):
+                if emit_token(r, p, s, work[row], clients, itl):
                     continue
                 s.num_decoding += 1
         lists[RUNNING, kept] = row
@@ -783,7 +804,8 @@ def nobody_fits(requests, p, s, lists):
 def jump(requests, p, s, work, lists, clients, itl, residues):
     """Take all steps up to the next event at once, when the batch is decodes that cannot change.
 
-    Events are an arrival, a finish, KV blocks running out and the horizon. Step times are added
+    Events are an arrival, a finish, KV blocks running out and the horizon; what finishes in the
+    last step is freed. Step times are added
     one by one in the stepping expression: a closed form drifts and can flip a boundary. Returns
     whether any step was taken.
     """
@@ -798,19 +820,19 @@ def jump(requests, p, s, work, lists, clients, itl, residues):
     for place in range(num_running):
         row = lists[RUNNING, place]
         r = requests[row]
-        residues[r.num_computed_tokens % p.block_size] += 1
+        residues[work[row].blocks * p.block_size - r.num_computed_tokens] += 1
         kv_tokens += r.num_computed_tokens
-        most_steps = min(most_steps, work[row].output_len - r.num_output_tokens - 1)
+        most_steps = min(most_steps, work[row].output_len - r.num_output_tokens)
     next_arrival = np.inf
     if s.next_row < requests.shape[0]:
         next_arrival = requests[s.next_row].arrival_time
     num_steps = 0
-    residue = 0  # requests whose tokens fill their blocks exactly need one more
+    residue = 0  # tokens that still fit into the last block; at 0 one more is needed
     while num_steps < most_steps and s.now < next_arrival and s.now < p.horizon:
         if residues[residue] > s.num_free_blocks:
             break
         s.num_free_blocks -= residues[residue]
-        residue = p.block_size - 1 if residue == 0 else residue - 1
+        residue = 0 if residue == p.block_size - 1 else residue + 1
         seconds = step_seconds(p, 0, num_running, kv_tokens, 0.0)
         before = s.now
         s.now += seconds
@@ -820,19 +842,26 @@ def jump(requests, p, s, work, lists, clients, itl, residues):
         num_steps += 1
     if num_steps == 0:
         return False
-    for place in range(num_running):
-        row = lists[RUNNING, place]
-        r = requests[row]
-        r.num_computed_tokens += num_steps
-        r.num_output_tokens += num_steps
-        r.last_token_ts = s.now
-        work[row].blocks = blocks_for(r.num_computed_tokens, p.block_size)
-        if p.reads_clients:
-            clients[work[row].client].counter += 2.0 * num_steps
     s.num_steps += num_steps
     s.num_jumps += 1
     s.num_computed_tokens += num_steps * num_running
     s.num_entries += num_steps * num_running
+    kept = 0
+    for place in range(num_running):
+        row = lists[RUNNING, place]
+        r, w = requests[row], work[row]
+        r.num_computed_tokens += num_steps
+        r.num_output_tokens += num_steps
+        r.last_token_ts = s.now
+        w.blocks += more_blocks(r.num_computed_tokens, w.blocks, p.block_size)
+        if p.reads_clients:
+            clients[w.client].counter += 2.0 * num_steps
+        if r.num_output_tokens == w.output_len:
+            finish(p, s, w, clients)
+            continue
+        lists[RUNNING, kept] = row
+        kept += 1
+    s.num_running = s.num_decoding = kept
     return True
 
 
@@ -884,7 +913,7 @@ def run(
     -------
     int
         ``FINISHED``, ``STALLED`` (no token in `MAX_EMPTY_STEPS` steps in a row) or ``LIVELOCK``
-        (no request finished in `MAX_STEPS_WITHOUT_FINISH` steps).
+        (no request finished in `MAX_STEPS_WITHOUT_FINISH` steps and ten context windows of them).
     """
     p, s, e = settings[0], state[0], engine[0]
     num_empty_steps = 0
@@ -915,6 +944,6 @@ def run(
         num_empty_steps = 0 if num_scheduled > 0 else num_empty_steps + 1
         if num_empty_steps >= MAX_EMPTY_STEPS:
             return STALLED
-        if s.num_steps - s.steps_at_finish > MAX_STEPS_WITHOUT_FINISH:
+        if s.num_steps - s.steps_at_finish > MAX_STEPS_WITHOUT_FINISH + 10 * p.max_model_len:
             return LIVELOCK
     return FINISHED
