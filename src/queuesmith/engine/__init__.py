@@ -15,13 +15,20 @@ from queuesmith.engine.compile import CompiledPolicy, compile_policy
 from queuesmith.engine.reference import ReferenceEngine, Request
 from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Recording, Result
 from queuesmith.engine.step_time import DEFAULT_PRESET, StepTime, get_preset
-from queuesmith.errors import ConfigError, EngineError, PolicyError, TraceError
+from queuesmith.errors import EngineError, PolicyError, TraceError
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
 from queuesmith.request import ENGINE_DTYPE, ENGINE_FIELDS, REQUEST_DTYPE, REQUEST_FIELDS
 from queuesmith.traces.trace import Trace
 
-__all__ = ["Workload", "prepare", "simulate", "simulate_workload"]
+__all__ = [
+    "Workload",
+    "can_run",
+    "prepare",
+    "simulate",
+    "simulate_reference",
+    "simulate_workload",
+]
 
 
 def simulate(
@@ -121,35 +128,49 @@ class Workload:
     num_truncated: int
 
 
+def can_run(trace: Trace, config: EngineConfig) -> NDArray[np.bool_]:
+    """Tell which requests an engine can ever finish, as a (num_requests,) mask.
+
+    vLLM refuses a prompt that fills `max_model_len`; a sequence that exceeds the KV cache could
+    never be admitted as a whole.
+    """
+    # The last output token is never computed, so it needs no KV.
+    num_tokens = trace.prompt_len + _cut_outputs(trace, config) - 1
+    fits: NDArray[np.bool_] = num_tokens <= config.kv_tokens
+    return fits & (trace.prompt_len < config.max_model_len)
+
+
+def _max_tokens(trace: Trace, config: EngineConfig) -> NDArray[np.int64]:
+    """Return the most output tokens vLLM would produce for each request."""
+    room = config.max_model_len - trace.prompt_len
+    return room if trace.max_tokens is None else np.minimum(room, trace.max_tokens)
+
+
+def _cut_outputs(trace: Trace, config: EngineConfig) -> NDArray[np.int64]:
+    return np.minimum(trace.output_len, _max_tokens(trace, config))
+
+
 def prepare(
     trace: Trace, config: EngineConfig, predicted_output_tokens: NDArray[np.float64]
 ) -> Workload:
     """Leave out requests that can never run, and cut outputs as vLLM would.
-
-    vLLM refuses a prompt that fills `max_model_len` and ends an output there; a request whose
-    whole sequence exceeds the KV cache could never finish.
 
     Raises
     ------
     TraceError
         If no request is left; the message says how many are too long for what.
     """
-    max_tokens = config.max_model_len - trace.prompt_len
-    if trace.max_tokens is not None:
-        max_tokens = np.minimum(max_tokens, trace.max_tokens)
-    output_len = np.minimum(trace.output_len, max_tokens)
-    too_long = trace.prompt_len >= config.max_model_len
-    # The last output token is never computed, so it needs no KV.
-    too_large = ~too_long & (trace.prompt_len + output_len - 1 > config.kv_tokens)
-    keep = ~(too_long | too_large)
+    keep = can_run(trace, config)
     if not keep.any():
+        too_long = int((trace.prompt_len >= config.max_model_len).sum())
         raise TraceError(
-            f"none of the {len(trace)} requests can run: {int(too_long.sum())} prompts reach "
-            f"max_model_len ({config.max_model_len}) and {int(too_large.sum())} sequences exceed "
-            f"the KV cache ({config.kv_tokens} tokens); choose a larger engine or a shorter trace"
+            f"none of the {len(trace)} requests can run: {too_long} prompts reach max_model_len "
+            f"({config.max_model_len} tokens) and {len(trace) - too_long} sequences exceed the KV "
+            f"cache ({config.kv_tokens} tokens); choose a larger engine or a shorter trace"
         )
     rows = np.flatnonzero(keep)
     kept = trace if keep.all() else trace.take(rows)
+    output_len = _cut_outputs(kept, config)
     if kept.client is None:
         client = np.arange(len(kept))
     else:
@@ -159,13 +180,13 @@ def prepare(
     return Workload(
         trace=kept,
         row=rows,
-        output_len=output_len[rows],
+        output_len=output_len,
         predicted_output_tokens=np.asarray(predicted_output_tokens, np.float64)[rows],
-        max_tokens=max_tokens[rows],
+        max_tokens=_max_tokens(kept, config),
         deadline=np.full(len(kept), np.inf) if kept.deadline is None else kept.deadline,
         client=client.astype(np.int64),
         num_dropped=len(trace) - len(kept),
-        num_truncated=int((output_len < trace.output_len)[rows].sum()),
+        num_truncated=int((output_len < kept.output_len).sum()),
     )
 
 

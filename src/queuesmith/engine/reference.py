@@ -356,8 +356,7 @@ class ReferenceEngine:
             len(decodes),
             sum(r.view.num_computed_tokens for r in decodes),
             sum(
-                tokens[r.row] * (r.view.num_computed_tokens + 0.5 * tokens[r.row])
-                for r in prefills
+                tokens[r.row] * (r.view.num_computed_tokens + 0.5 * tokens[r.row]) for r in prefills
             ),
         )
         self.now += self.last_step_time

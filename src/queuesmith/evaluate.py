@@ -1,0 +1,307 @@
+"""Policies x windows x loads, every one on the same requests, lengths and predictions.
+
+This is where windows meet engines: the load of a window is set by its own capacity on the engine,
+deadlines are built from what an idle engine would need, and a policy's ``ENGINE`` settings are
+applied to the engine of its own runs only.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pyarrow as pa
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+
+from queuesmith.config import EngineConfig, Slo
+from queuesmith.engine import Workload, can_run, prepare, simulate_workload
+from queuesmith.engine.compile import compile_policy
+from queuesmith.engine.idle import e2el_alone
+from queuesmith.engine.result import Result
+from queuesmith.engine.step_time import StepTime
+from queuesmith.errors import ConfigError, TraceError, did_you_mean
+from queuesmith.metrics import METRICS, slowdown, summarize, ttft
+from queuesmith.output_length import OutputLengthKnowledge
+from queuesmith.policies import Policy, get_policy
+from queuesmith.traces.trace import Trace
+from queuesmith.windows import Window, offered_rate, scale_arrivals
+
+#: Named load regions, as offered rate / capacity.
+LOADS = {
+    "light": 0.3,
+    "moderate": 0.6,
+    "busy": 0.8,
+    "knee": 0.95,
+    "overload": 1.1,
+    "heavy": 1.5,
+}
+
+#: A deadline where a trace has none: this many times the latency on an idle engine.
+DEADLINE_FACTOR = 5.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load: offered rate over what the engine can carry under FCFS."""
+
+    name: str
+    rho: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rho <= 100.0:
+            raise ConfigError(f"a load must be above 0 and at most 100, got {self.rho!r}")
+
+
+def parse_loads(loads: str | Iterable[str | float | Load]) -> list[Load]:
+    """Read loads given by region name or as a number.
+
+    Raises
+    ------
+    ConfigError
+        If a load is neither, or is given twice.
+
+    Examples
+    --------
+    >>> parse_loads("moderate,0.9")
+    [Load(name='moderate', rho=0.6), Load(name='0.9', rho=0.9)]
+    """
+    items = loads.split(",") if isinstance(loads, str) else list(loads)
+    parsed = []
+    for item in items:
+        if isinstance(item, Load):
+            parsed.append(item)
+            continue
+        text = str(item).strip()
+        try:
+            parsed.append(Load(text, LOADS[text] if text in LOADS else float(text)))
+        except ValueError as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(
+                f"there is no load {text!r}.{did_you_mean(text, LOADS)} Give a number such as 0.9 "
+                f"or one of {', '.join(LOADS)}"
+            ) from None
+    if not parsed:
+        raise ConfigError("no load was given; name one such as knee or 0.9")
+    if len({load.rho for load in parsed}) < len(parsed):
+        raise ConfigError(f"a load is given twice: {', '.join(load.name for load in parsed)}")
+    return parsed
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What each request of one (policy, load) experienced, pooled over windows.
+
+    Row k is the same request under every policy of that load.
+
+    Attributes
+    ----------
+    ttft, slowdown : (num_requests,) float64
+        Seconds, and E2EL over E2EL alone on an idle engine; NaN when it did not finish.
+    prompt_len, output_len, window : (num_requests,) int64
+    """
+
+    ttft: NDArray[np.float64]
+    slowdown: NDArray[np.float64]
+    prompt_len: NDArray[np.int64]
+    output_len: NDArray[np.int64]
+    window: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Every run of a comparison.
+
+    Attributes
+    ----------
+    cells : pyarrow.Table
+        One row per (policy, load, window): `policy`, `load`, `rho`, `window`, then `METRICS`.
+    samples : mapping of (policy, load) to Samples
+    capacity : (num_windows,) float64
+        Requests/s that the engine carries of each window.
+    num_dropped, num_truncated : int
+        Requests, over all windows, that cannot run on the engine, and whose output it cuts.
+    """
+
+    cells: pa.Table
+    samples: Mapping[tuple[str, str], Samples]
+    capacity: NDArray[np.float64]
+    num_dropped: int
+    num_truncated: int
+
+
+def capacity(trace: Trace, config: EngineConfig, step_time: StepTime) -> float:
+    """Return the requests/s of this mix that an engine carries under FCFS.
+
+    It is ``N / (T2 - T1)``, T1 and T2 the times to finish the N requests once and twice in a row
+    when all of them arrive at once, so that ramp-up and drain cancel.
+    """
+    times = []
+    for repeats in (1, 2):
+        rows = np.tile(np.arange(len(trace)), repeats)
+        burst = Trace(np.zeros(len(rows)), trace.prompt_len[rows], trace.output_len[rows])
+        workload = prepare(burst, config, np.full(len(rows), np.nan))
+        result = simulate_workload(workload, compile_policy(get_policy("fcfs")), config, step_time)
+        times.append(result.end_time)
+    return len(trace) / (times[1] - times[0])
+
+
+def evaluate(
+    policies: Sequence[Policy],
+    windows: Sequence[Window],
+    loads: Sequence[Load],
+    *,
+    config: EngineConfig,
+    step_time: StepTime,
+    output_length: OutputLengthKnowledge,
+    slo: Slo | None = None,
+    seed: int = 0,
+    num_workers: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Run every policy on every window at every load.
+
+    Parameters
+    ----------
+    policies, windows, loads : sequence
+    config, step_time
+        The engine of every policy that brings no settings of its own.
+    output_length : OutputLengthKnowledge
+    slo : Slo, optional
+    seed : int
+        Of the noise on predictions, with the window's number.
+    num_workers : int, optional
+        Threads; the kernel runs without the interpreter lock. All cores when left out. The numbers
+        are the same for any choice.
+    progress : callable, optional
+        Called with the number of finished runs.
+
+    Raises
+    ------
+    QueuesmithError
+        What a policy or an engine setting does wrong; no partial result is returned.
+    """
+    configs = {policy.name: config.override(policy.engine) for policy in policies}
+    compiled = {policy.name: compile_policy(policy) for policy in policies}
+    prepared = [
+        _prepare_window(window, config, list(configs.values()), step_time, output_length, seed)
+        for window in windows
+    ]
+
+    keys = list(product(policies, loads, range(len(windows))))
+    workloads = {
+        (load, index, own): prepared[index].at(load, own)
+        for load, index, own in product(loads, range(len(windows)), set(configs.values()))
+    }
+
+    def run(policy: Policy, load: Load, index: int) -> tuple[Result, dict[str, float]]:
+        own = configs[policy.name]
+        workload = workloads[load, index, own]
+        result = simulate_workload(workload, compiled[policy.name], own, step_time)
+        return result, summarize(result, slo, prepared[index].alone)
+
+    runs: list[tuple[Result, dict[str, float]]] = []
+    workers = num_workers or os.cpu_count() or 1
+    parallel = Parallel(n_jobs=workers, backend="threading", return_as="generator")
+    for done in parallel(delayed(run)(*key) for key in keys):
+        runs.append(done)
+        if progress is not None:
+            progress(len(runs))
+
+    columns: dict[str, list[object]] = {
+        "policy": [policy.name for policy, _, _ in keys],
+        "load": [load.name for _, load, _ in keys],
+        "rho": [load.rho for _, load, _ in keys],
+        "window": [windows[index].index for _, _, index in keys],
+    }
+    for name in METRICS:
+        columns[name] = [summary[name] for _, summary in runs]
+    samples = {}
+    for place in range(0, len(keys), len(windows)):
+        policy, load, _ = keys[place]
+        results = [result for result, _ in runs[place : place + len(windows)]]
+        samples[policy.name, load.name] = _pool(results, prepared, windows)
+    return Evaluation(
+        cells=pa.table(columns),
+        samples=samples,
+        capacity=np.array([window.capacity for window in prepared]),
+        num_dropped=sum(window.num_dropped for window in prepared),
+        num_truncated=sum(window.workload.num_truncated for window in prepared),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _PreparedWindow:
+    """A window with what does not depend on policy or load."""
+
+    workload: Workload  # under the common configuration, at the trace's own rate
+    alone: NDArray[np.float64]
+    slack: NDArray[np.float64]  # deadline - arrival
+    capacity: float
+    num_dropped: int
+
+    def at(self, load: Load, config: EngineConfig) -> Workload:
+        """Return the requests at a load, as an engine runs them."""
+        trace = self.workload.trace
+        scaled = scale_arrivals(trace, offered_rate(trace) / (load.rho * self.capacity))
+        scaled = replace(scaled, deadline=scaled.arrival_time + self.slack)
+        return prepare(scaled, config, self.workload.predicted_output_tokens)
+
+
+def _prepare_window(
+    window: Window,
+    config: EngineConfig,
+    configs: Sequence[EngineConfig],
+    step_time: StepTime,
+    output_length: OutputLengthKnowledge,
+    seed: int,
+) -> _PreparedWindow:
+    """Leave out what any of the engines cannot run, so that all policies serve the same."""
+    predicted = output_length.predict(window.trace, seed + window.index)
+    keep = np.all([can_run(window.trace, each) for each in (config, *configs)], axis=0)
+    if not keep.any():
+        prepare(window.trace, config, predicted)  # says what is too long for what
+        raise TraceError(
+            f"window {window.index}: no request fits the engines of all policies at once; leave "
+            "out the policy whose ENGINE has the shortest context"
+        )
+    if keep.sum() < 2:
+        raise TraceError(
+            f"window {window.index}: only one request is left, which has no rate to be scaled"
+        )
+    trace = window.trace.take(np.flatnonzero(keep))
+    workload = prepare(trace, config, predicted[keep])
+    alone = e2el_alone(trace.prompt_len, workload.output_len, config, step_time)
+    if trace.deadline is None:
+        believed = np.where(np.isnan(predicted[keep]), np.median(trace.output_len), predicted[keep])
+        slack = DEADLINE_FACTOR * e2el_alone(trace.prompt_len, believed, config, step_time)
+    else:
+        slack = trace.deadline - trace.arrival_time
+    return _PreparedWindow(
+        workload=workload,
+        alone=alone,
+        slack=slack,
+        capacity=capacity(trace, config, step_time),
+        num_dropped=len(window.trace) - len(trace),
+    )
+
+
+def _pool(
+    results: Sequence[Result], prepared: Sequence[_PreparedWindow], windows: Sequence[Window]
+) -> Samples:
+    return Samples(
+        ttft=np.concatenate([ttft(result) for result in results]),
+        slowdown=np.concatenate(
+            [
+                slowdown(result, window.alone)
+                for result, window in zip(results, prepared, strict=True)
+            ]
+        ),
+        prompt_len=np.concatenate([result.requests.prompt_len for result in results]),
+        output_len=np.concatenate([result.requests.output_len for result in results]),
+        window=np.repeat(
+            [window.index for window in windows], [len(result.requests) for result in results]
+        ),
+    )
