@@ -1,1 +1,74 @@
-"""A workshop for LLM-serving schedulers."""
+"""A workshop for LLM-serving schedulers: replay traffic, compare policies, decide.
+
+>>> import queuesmith as qs
+>>> trace = qs.load_trace("azure_2023_conv@model", num_requests=200)
+>>> result = qs.simulate(trace, policy="sjf")
+>>> len(result.requests)
+200
+
+Names are imported when they are first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from queuesmith._version import __version__
+
+if TYPE_CHECKING:
+    from queuesmith.comparison import Comparison, compare
+    from queuesmith.config import EngineConfig, Slo
+    from queuesmith.engine import simulate
+    from queuesmith.engine.result import Result
+    from queuesmith.engine.step_time import StepTime
+    from queuesmith.errors import QueuesmithError
+    from queuesmith.policies import Policy, get_policy, policy_names
+    from queuesmith.testing import check_policy
+    from queuesmith.traces import load_trace
+    from queuesmith.traces.trace import Trace
+
+_HOME = {
+    "Comparison": "queuesmith.comparison",
+    "EngineConfig": "queuesmith.config",
+    "Policy": "queuesmith.policies",
+    "QueuesmithError": "queuesmith.errors",
+    "Result": "queuesmith.engine.result",
+    "Slo": "queuesmith.config",
+    "StepTime": "queuesmith.engine.step_time",
+    "Trace": "queuesmith.traces.trace",
+    "check_policy": "queuesmith.testing",
+    "compare": "queuesmith.comparison",
+    "get_policy": "queuesmith.policies",
+    "load_trace": "queuesmith.traces",
+    "policy_names": "queuesmith.policies",
+    "simulate": "queuesmith.engine",
+}
+
+__all__ = [
+    "Comparison",
+    "EngineConfig",
+    "Policy",
+    "QueuesmithError",
+    "Result",
+    "Slo",
+    "StepTime",
+    "Trace",
+    "__version__",
+    "check_policy",
+    "compare",
+    "get_policy",
+    "load_trace",
+    "policy_names",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'queuesmith' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -148,6 +148,14 @@ def capacity(trace: Trace, config: EngineConfig, step_time: StepTime) -> float:
     return len(trace) / (times[1] - times[0])
 
 
+def scale_to_load(trace: Trace, rho: float, config: EngineConfig, step_time: StepTime) -> Trace:
+    """Return the same requests arriving at `rho` times what the engine carries of them."""
+    load = Load(f"{rho:g}", rho)
+    runnable = trace.take(np.flatnonzero(can_run(trace, config)))
+    carried = capacity(runnable if len(runnable) else trace, config, step_time)
+    return scale_arrivals(trace, offered_rate(trace) / (load.rho * carried))
+
+
 def evaluate(
     policies: Sequence[Policy],
     windows: Sequence[Window],

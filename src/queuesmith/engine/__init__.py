@@ -14,7 +14,7 @@ from queuesmith.engine import kernel
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
 from queuesmith.engine.reference import ReferenceEngine, Request
 from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Recording, Result
-from queuesmith.engine.step_time import DEFAULT_PRESET, StepTime, get_preset
+from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
 from queuesmith.errors import EngineError, PolicyError, TraceError
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
@@ -35,7 +35,7 @@ def simulate(
     trace: Trace,
     policy: str | PathLike[str] | Policy = "fcfs",
     *,
-    engine: str = DEFAULT_PRESET,
+    engine: str | Preset = DEFAULT_PRESET,
     config: EngineConfig | None = None,
     step_time: StepTime | None = None,
     output_length: str | OutputLengthKnowledge = "noisy",
@@ -50,8 +50,8 @@ def simulate(
     trace : Trace
     policy : str, path or Policy
         A built-in name (``"sjf"``, ``"aged_sjf(SECONDS_PER_TOKEN=0.01)"``) or the path of a file.
-    engine : str
-        Preset that gives `config` and `step_time` where those are left out.
+    engine : str or Preset
+        Gives `config` and `step_time` where those are left out.
     config : EngineConfig, optional
         A policy's ``ENGINE`` settings are applied on top.
     step_time : StepTime, optional
@@ -81,7 +81,7 @@ def simulate(
     >>> simulate(trace, engine="constant_1ms").requests.last_token_ts.round(6).tolist()
     [0.007, 0.509]
     """
-    preset = get_preset(engine)
+    preset = engine if isinstance(engine, Preset) else get_preset(engine)
     policy = get_policy(policy)
     if isinstance(output_length, str):
         output_length = OutputLengthKnowledge.parse(output_length)

@@ -312,8 +312,8 @@ class ReferenceEngine:
 
     def blocks_needed(self, request: Request, new: int) -> int:
         """Return the blocks that `request` lacks to compute `new` more tokens."""
-        total = math.ceil((request.view.num_computed_tokens + new) / self.config.block_size)
-        return total - request.blocks
+        num_tokens = int(request.view.num_computed_tokens) + new
+        return math.ceil(num_tokens / self.config.block_size) - request.blocks
 
     def find_victim(self) -> Request:
         """Return the running request to preempt when KV blocks run out."""

@@ -13,7 +13,7 @@ from queuesmith.errors import ConfigError, did_you_mean
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds for one step: ``a + b1 min(T, t0) + b2 max(T - t0, 0) + c D + d KV + e A + f [P > 0]``.
+    """Seconds for a step: ``a + b1 min(T, t0) + b2 max(T - t0, 0) + c D + d KV + e A + f [P > 0]``.
 
     P are the prefill tokens of the step, D its decodes (requests with output and exactly one token
     missing) and T = P + D; KV sums the computed tokens of the decodes before the step, A sums
@@ -230,7 +230,7 @@ def _on_gpu(data: dict[str, Any], model: str, gpu: str, step_time: StepTime) -> 
 
 
 def _constant_1ms(provenance: str) -> Preset:
-    """The campaign physics of the LSSP study, on our step rules."""
+    """Price steps as the LSSP study's campaign did, on our step rules."""
     config = EngineConfig(
         max_num_seqs=64,
         max_num_batched_tokens=4096,

@@ -1,0 +1,62 @@
+# Everything a fresh machine needs is Python 3.11 or newer, pip and make: each target installs what
+# it uses into .venv first, and again when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help demo test lint docs bench peers clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make demo    compare policies on modelled traffic; writes a report to demo/'
+	@echo 'make test    run the tests; PYTEST_ARGS="-k kernel -x" is passed on'
+	@echo 'make lint    ruff, mypy and the import contracts'
+	@echo 'make docs    run the commands and code of the documentation, check its links'
+	@echo 'make bench   the quick benchmarks'
+	@echo 'make peers   the same requests through other simulators (downloads them)'
+	@echo 'make clean   remove what these commands made, .venv included'
+
+demo: .venv/installed
+	$(BIN)/queuesmith compare azure_2023_conv@model --output demo
+	@for report in demo/*.html; do test -f "$$report" && echo "Open $$report in a browser."; done
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: .venv/installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: .venv/installed-test
+	$(BIN)/python -m pytest tests/test_docs.py $(PYTEST_ARGS)
+
+bench: .venv/installed
+	@for script in $(filter-out benchmarks/peers.py benchmarks/simulators.py,$(wildcard benchmarks/*.py)); do \
+	  echo "$$script"; $(BIN)/python "$$script" || exit 1; \
+	done
+
+peers: .venv/installed
+	$(BIN)/python benchmarks/peers.py
+
+clean:
+	rm -rf .venv demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+# Dependency groups need pip 25.1; a new venv may carry an older one.
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
+	  f"queuesmith needs Python 3.11 or newer and {sys.executable} is {sys.version.split()[0]}; " \
+	  "name another one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(PIP) install --upgrade 'pip>=25.1'
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed-%: .venv/installed
+	$(PIP) install --constraint constraints.txt --group $*
+	@touch $@

@@ -1,0 +1,160 @@
+"""``queuesmith compare``: which policy to run."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from queuesmith.cli.options import (
+    EngineOptions,
+    TrafficOptions,
+    build_engine,
+    load,
+    parse_slo,
+    split_policies,
+)
+from queuesmith.cli.output import make_folder, progress_bar, write_whole
+from queuesmith.errors import ConfigError
+
+if TYPE_CHECKING:
+    from queuesmith.comparison import Comparison
+
+
+def compare(
+    trace: str,
+    *,
+    policies: str | None = None,
+    policy: Annotated[list[str] | None, Parameter(negative=())] = None,
+    loads: str = "light,knee,heavy",
+    windows: int = 8,
+    window_len: int = 1000,
+    slo: str = "ttft=1.0,tpot=0.05",
+    output_length: str = "noisy",
+    seed: int = 0,
+    fail_if: Annotated[list[str] | None, Parameter(negative=())] = None,
+    output: Path | None = None,
+    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    workers: int | None = None,
+    traffic: TrafficOptions | None = None,
+    engine: EngineOptions | None = None,
+) -> int:
+    """Replay a trace under many policies and loads; say which policy to run.
+
+    Writes report.html, comparison.json and cells.parquet to a folder of their own.
+
+    Parameters
+    ----------
+    trace
+        A file of requests, or NAME@model for modelled traffic (azure_2023_conv@model).
+    policies
+        Names or files, separated by commas; `all` for every built-in. Twelve when left out.
+    policy
+        One more policy beside those: ./my_policy.py. May be given several times.
+    loads
+        Offered rate over what the engine can carry: light 0.3, moderate 0.6, busy 0.8, knee 0.95,
+        overload 1.1, heavy 1.5, or numbers.
+    windows
+        How many windows to cut from the trace.
+    window_len
+        Requests in each.
+    slo
+        Limits in seconds for goodput and attainment, ttft, tpot and e2el; or none.
+    output_length
+        What policies may know of output lengths: none, noisy, noisy:SIGMA or exact.
+    seed
+        Of windows, predictions, models and bootstrap.
+    fail_if
+        Exit with 1 when this holds for a --policy (for any policy without one), at any load:
+        "ttft_p99 > 1.05*fcfs", "slo_attainment < 0.99 @ knee". May be given several times.
+    output
+        Folder to write to; runs/TIME-HASH when left out.
+    json_
+        Print the whole result as one JSON document instead of tables.
+    workers
+        Threads; one per core when left out.
+    """
+    from rich.console import Console
+
+    from queuesmith.comparison import DEFAULT_POLICIES, compare
+    from queuesmith.evaluate import parse_loads
+    from queuesmith.leaderboard import REFERENCE
+    from queuesmith.limits import Limit
+    from queuesmith.policies import get_policy, policy_names
+    from queuesmith.report.text import print_comparison
+
+    if policies is None:
+        names = list(DEFAULT_POLICIES)
+    else:
+        names = policy_names() if policies == "all" else split_policies(policies)
+    own = [get_policy(spec) for spec in policy or []]
+    chosen = [*(get_policy(name) for name in names), *own]
+    if not chosen:
+        raise ConfigError("--policies names no policy; `queuesmith policies` lists them")
+    regions = parse_loads(loads)
+    limits = [
+        Limit.parse(
+            text,
+            [REFERENCE, *(one.name for one in chosen)],
+            [region.name for region in regions],
+        )
+        for text in fail_if or []
+    ]
+    preset, notes = build_engine(engine or EngineOptions())
+    limit_slo = parse_slo(slo)
+    requests = load(trace, traffic or TrafficOptions(), seed)
+
+    with progress_bar("comparing") as progress:
+        comparison = compare(
+            requests,
+            chosen,
+            regions,
+            engine=preset,
+            slo=limit_slo,
+            output_length=output_length,
+            num_windows=windows,
+            window_len=window_len,
+            seed=seed,
+            num_workers=workers,
+            progress=progress,
+            notes=notes,
+        )
+    document = comparison.document
+    document["config"]["command"] = shlex.join(["queuesmith", *sys.argv[1:]])
+    watched = [one.name for one in own] or [one.name for one in chosen]
+    document["failed"] = [
+        line for limit in limits for line in limit.broken(document["loads"], watched)
+    ]
+    report = _write(comparison, output)
+    if json_:
+        print(json.dumps(document, indent=1))
+    else:
+        print_comparison(document, Console())
+    for line in document["failed"]:
+        print(f"failed: {line}", file=sys.stderr)
+    print(f"report: {report}", file=sys.stderr)
+    return 1 if document["failed"] else 0
+
+
+def _write(comparison: "Comparison", output: Path | None) -> Path:
+    """Write the report and what it was made from; return the report's path."""
+    from pyarrow import parquet
+
+    from queuesmith.report import write_html
+
+    document = comparison.document
+    folder = make_folder(output, document["config"]["sha256"])
+    write_whole(
+        folder / "comparison.json",
+        lambda path: path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8"),
+    )
+    write_whole(
+        folder / "cells.parquet",
+        lambda path: parquet.write_table(comparison.cells, path, compression="zstd"),
+    )
+    return write_whole(
+        folder / "report.html",
+        lambda path: write_html(document, comparison.samples, comparison.trace, path),
+    )

@@ -1,0 +1,155 @@
+"""Options that several verbs share, and what they turn into."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cyclopts import Parameter
+
+from queuesmith.config import Slo
+from queuesmith.errors import ConfigError
+
+if TYPE_CHECKING:
+    from queuesmith.engine.step_time import Preset
+    from queuesmith.traces.trace import Trace
+
+
+@Parameter(name="*")
+@dataclass
+class TrafficOptions:
+    """How to read the trace.
+
+    Attributes
+    ----------
+    columns
+        Which column holds what: arrival_time=ts,prompt_len=in,output_len=out. Also client, session,
+        priority, max_tokens and deadline. Usual names need no mapping.
+    unit
+        Of numeric times: s, ms, us or ns.
+    num_requests
+        How many to draw from a model (NAME@model), or the first so many of a file.
+    """
+
+    columns: str | None = None
+    unit: str | None = None
+    num_requests: int | None = None
+
+
+@Parameter(name="*")
+@dataclass
+class EngineOptions:
+    """The engine to simulate.
+
+    Attributes
+    ----------
+    engine
+        Preset: MODEL/GPU, or constant_1ms.
+    engine_args
+        Options of your own `vllm serve`, in quotes, on top of the preset.
+    model_config
+        A model's config.json, for a roofline engine (unmeasured) instead of a preset; needs
+        --gpu-bandwidth, --gpu-flops and --gpu-memory.
+    gpu_bandwidth
+        Memory bandwidth, bytes/s, such as 3.35e12.
+    gpu_flops
+        Peak FLOP/s at the precision of the weights, such as 989e12.
+    gpu_memory
+        GiB.
+    host_overhead
+        Seconds of CPU time added to every step; presets have none.
+    """
+
+    engine: str = "llama-3.1-8b/h100_sxm"
+    engine_args: str | None = None
+    model_config: Path | None = None
+    gpu_bandwidth: float | None = None
+    gpu_flops: float | None = None
+    gpu_memory: float | None = None
+    host_overhead: float = 0.0
+
+
+def load(source: str, traffic: TrafficOptions, seed: int) -> "Trace":
+    """Read or draw the trace that the user named."""
+    from queuesmith.traces import load_trace
+
+    return load_trace(
+        source,
+        columns=None if traffic.columns is None else parse_pairs("--columns", traffic.columns),
+        unit=traffic.unit,
+        num_requests=traffic.num_requests,
+        seed=seed,
+    )
+
+
+def build_engine(options: EngineOptions) -> tuple["Preset", list[str]]:
+    """Return the engine that the user described, and notes on what it does not follow."""
+    from dataclasses import replace
+
+    from queuesmith.engine.engine_args import parse_engine_args
+    from queuesmith.engine.roofline import read_model_config, roofline_preset
+    from queuesmith.engine.step_time import get_preset
+
+    gpu = (options.gpu_bandwidth, options.gpu_flops, options.gpu_memory)
+    if options.model_config is not None:
+        bandwidth, flops, memory = gpu
+        if bandwidth is None or flops is None or memory is None:
+            raise ConfigError(
+                "--model-config needs the GPU too: --gpu-bandwidth BYTES/S --gpu-flops FLOP/S "
+                "--gpu-memory GIB"
+            )
+        preset = roofline_preset(
+            read_model_config(options.model_config),
+            bandwidth=bandwidth,
+            flops=flops,
+            memory_gib=memory,
+        )
+    elif any(value is not None for value in gpu):
+        raise ConfigError("--gpu-bandwidth, --gpu-flops and --gpu-memory go with --model-config")
+    else:
+        preset = get_preset(options.engine)
+    notes: list[str] = []
+    if options.engine_args is not None:
+        config, notes = parse_engine_args(options.engine_args, preset)
+        preset = replace(preset, config=config)
+    if options.host_overhead:
+        step_time = preset.step_time.with_host_overhead(options.host_overhead)
+        preset = replace(preset, step_time=step_time)
+    return preset, notes
+
+
+def parse_pairs(option: str, text: str) -> dict[str, str]:
+    """Read ``a=b,c=d``."""
+    pairs = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f"{option} must look like name=value,name=value, got {text!r}")
+        if key in pairs:
+            raise ConfigError(f"{option} names {key!r} twice: {text!r}")
+        pairs[key] = value
+    return pairs
+
+
+def parse_slo(text: str) -> Slo | None:
+    """Read ``ttft=1.0,tpot=0.05``, in seconds; ``none`` for no limits."""
+    if text.strip().lower() == "none":
+        return None
+    limits: dict[str, float] = {}
+    for name, value in parse_pairs("--slo", text).items():
+        if name not in ("ttft", "tpot", "e2el"):
+            raise ConfigError(f"--slo has limits ttft, tpot and e2el, got {name!r}")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"--slo {name} must be seconds such as 0.5, got {value!r}") from None
+    return Slo(**limits)
+
+
+def split_policies(text: str) -> list[str]:
+    """Split at commas that are outside parentheses.
+
+    >>> split_policies("fcfs, preflow(A=1, B=2)")
+    ['fcfs', 'preflow(A=1, B=2)']
+    """
+    return [part for name in re.split(r",(?![^(]*\))", text) if (part := name.strip())]

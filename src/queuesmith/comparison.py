@@ -1,0 +1,226 @@
+"""Which policy to run on a trace: every policy at every load, scored against FCFS."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import Any
+
+import pyarrow as pa
+
+from queuesmith._version import __version__
+from queuesmith.answer import answer, warnings
+from queuesmith.config import EngineConfig, Slo
+from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
+from queuesmith.errors import ConfigError
+from queuesmith.evaluate import Load, Samples, evaluate, parse_loads
+from queuesmith.leaderboard import DRAWS, REFERENCE, judge, leaderboard, load_rows
+from queuesmith.output_length import OutputLengthKnowledge
+from queuesmith.policies import Policy, get_policy
+from queuesmith.traces.trace import Trace
+from queuesmith.windows import cut_windows
+
+SCHEMA = "queuesmith.compare/1"
+
+#: What is compared when nothing else is said: one policy of each idea that can be deployed.
+DEFAULT_POLICIES = (
+    "fcfs",
+    "sjf",
+    "aged_sjf",
+    "sjf_aging",
+    "residual_sjf",
+    "spjf",
+    "srpt",
+    "hrrn",
+    "preflow",
+    "las",
+    "edf",
+    "fit_first",
+)
+DEFAULT_LOADS = ("light", "knee", "heavy")
+DEFAULT_SLO = Slo(ttft=1.0, tpot=0.05)
+DEFAULT_WINDOWS = 8
+DEFAULT_WINDOW_LEN = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The answer, and everything it was made from.
+
+    Attributes
+    ----------
+    document : dict
+        What ``--json`` prints; ``docs/reference/compare_json.md`` describes it.
+    cells : pyarrow.Table
+        One row per (policy, load, window) with every metric.
+    samples : mapping of (policy, load) to Samples
+    trace : Trace
+    """
+
+    document: dict[str, Any]
+    cells: pa.Table
+    samples: Mapping[tuple[str, str], Samples]
+    trace: Trace
+
+    def __repr__(self) -> str:
+        return f"Comparison({' '.join(self.document['answer']['sentences'])})"
+
+
+def compare(
+    trace: Trace,
+    policies: Iterable[str | PathLike[str] | Policy] = DEFAULT_POLICIES,
+    loads: str | Iterable[str | float | Load] = DEFAULT_LOADS,
+    *,
+    engine: str | Preset = DEFAULT_PRESET,
+    config: EngineConfig | None = None,
+    step_time: StepTime | None = None,
+    slo: Slo | None = DEFAULT_SLO,
+    output_length: str | OutputLengthKnowledge = "noisy",
+    num_windows: int = DEFAULT_WINDOWS,
+    window_len: int = DEFAULT_WINDOW_LEN,
+    seed: int = 0,
+    num_workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    notes: Sequence[str] = (),
+) -> Comparison:
+    """Compare policies on a trace and say which one to run.
+
+    Parameters
+    ----------
+    trace : Trace
+    policies : iterable of names, paths or policies
+        FCFS, the reference, is added when it is missing.
+    loads : iterable of region names or numbers
+        Offered rate over the engine's capacity; see :data:`queuesmith.evaluate.LOADS`.
+    engine : str or Preset
+        Gives `config` and `step_time` where those are left out.
+    config : EngineConfig, optional
+    step_time : StepTime, optional
+    slo : Slo, optional
+        For goodput and attainment.
+    output_length : {"none", "noisy", "noisy:SIGMA", "exact"}
+    num_windows, window_len : int
+        How many windows of how many requests are cut from the trace.
+    seed : int
+        Of windows, predictions and bootstrap.
+    num_workers : int, optional
+        Threads; all cores when left out. The numbers are the same for any choice.
+    progress : callable, optional
+        Called with the number of finished runs and of all runs.
+    notes : sequence of str
+        Further warnings to carry in the document.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    QueuesmithError
+        If an argument makes no sense, or a policy or the trace cannot be run.
+    """
+    preset = engine if isinstance(engine, Preset) else get_preset(engine)
+    config = config or preset.config
+    step_time = step_time or preset.step_time
+    if isinstance(output_length, str):
+        output_length = OutputLengthKnowledge.parse(output_length)
+    chosen = _with_reference([get_policy(policy) for policy in policies])
+    regions = parse_loads(loads)
+    windows = cut_windows(trace, num_windows=num_windows, window_len=window_len, seed=seed)
+    num_runs = len(chosen) * len(regions) * len(windows)
+    evaluation = evaluate(
+        chosen,
+        windows,
+        regions,
+        config=config,
+        step_time=step_time,
+        output_length=output_length,
+        slo=slo,
+        seed=seed,
+        num_workers=num_workers,
+        progress=None if progress is None else lambda done: progress(done, num_runs),
+    )
+    standings = judge(chosen, regions, evaluation, trace.origin.source, seed)
+    rows = load_rows(standings, regions, evaluation)
+    origin = trace.origin
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "origin": {
+            "kind": origin.kind,
+            "source": origin.source,
+            "sha256": origin.sha256,
+            "reader": origin.reader,
+            "num_requests": len(trace),
+            "dropped": dict(origin.dropped),
+            "notes": list(origin.notes),
+        },
+        "config": {
+            "policies": [policy.name for policy in chosen],
+            "policy_sha256": {policy.name: policy.sha256 for policy in chosen},
+            "reference": REFERENCE,
+            "loads": [{"name": load.name, "rho": load.rho} for load in regions],
+            "num_windows": len(windows),
+            "window_len": len(windows[0].trace),
+            "windows": [
+                {
+                    "window": window.index,
+                    "start_row": window.start_row,
+                    "sha256": window.sha256,
+                    "capacity": float(capacity),
+                }
+                for window, capacity in zip(windows, evaluation.capacity, strict=True)
+            ],
+            "preset": preset.name,
+            "title": preset.title,
+            "provenance": step_time.provenance,
+            "engine": asdict(config),
+            "step_time": {
+                name: value for name, value in asdict(step_time).items() if name != "provenance"
+            },
+            "host_overhead": step_time.host_overhead,
+            "slo": None if slo is None else asdict(slo),
+            "output_length": output_length.describe(),
+            "seed": seed,
+            "draws": DRAWS,
+        },
+        "answer": answer(standings, rows, trace, step_time.a + step_time.host_overhead),
+        "leaderboard": leaderboard(standings),
+        "loads": rows,
+        "cells": evaluation.cells.to_pylist(),
+        "warnings": [
+            *notes,
+            *warnings(trace, evaluation, len(windows), num_windows, len(windows[0].trace)),
+        ],
+    }
+    document["config"]["sha256"] = hashlib.sha256(
+        json.dumps(document["config"], sort_keys=True, default=str).encode()
+    ).hexdigest()
+    return Comparison(_without_nan(document), evaluation.cells, evaluation.samples, trace)
+
+
+def _with_reference(policies: list[Policy]) -> list[Policy]:
+    """Put FCFS first; a name given twice is a mistake."""
+    names = [policy.name for policy in policies]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"policy {name!r} is given twice; rename one file or leave one out, since results "
+                "are told apart by name"
+            )
+    if REFERENCE in names:
+        return policies
+    return [get_policy(REFERENCE), *policies]
+
+
+def _without_nan(value: Any) -> Any:
+    """Replace what JSON cannot hold (NaN and infinities) by None."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

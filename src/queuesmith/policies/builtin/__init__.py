@@ -1,0 +1,1 @@
+"""The built-in policies, one file each; the file name is the policy's name."""

@@ -1,0 +1,343 @@
+"""A policy: one plain Python file, loaded after it has passed the static check."""
+
+import ast
+import builtins
+import hashlib
+import importlib.metadata
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from queuesmith.errors import PolicyError, UnknownPolicy, did_you_mean
+from queuesmith.policies.language import BUILTINS, HOOKS, MAX_BYTES, SWITCHES
+from queuesmith.policies.syntax import CheckedFile, check_syntax
+
+Hook = Callable[[Any, Any], Any]
+
+#: Installed packages offer policies under this entry point group, as ``name = "package.module"``.
+ENTRY_POINT_GROUP = "queuesmith.policies"
+
+_BUILTIN_FOLDER = Path(__file__).parent / "builtin"
+_SECTION = re.compile(r"(Knows|Source|Caution):\s*(.*)")
+_NO_MAPPING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a policy file says, and its hooks as plain Python functions.
+
+    Two policies are equal when their name and their text are. The text alone defines what a policy
+    does: parameters that were overridden are written into it.
+
+    Attributes
+    ----------
+    name : str
+        The file's stem, with overridden parameters: ``aged_sjf(SECONDS_PER_TOKEN=0.01)``.
+    source : str
+        The text that was executed.
+    path : Path
+        Where the text was read; for messages.
+    summary, knows, origin, caution : str
+        From the docstring: its first paragraph, and its Knows, Source and Caution sections. Empty
+        where a file has none.
+    parameters : mapping of str to number
+        Every UPPER_CASE number that a caller may override.
+    waiting_key : callable
+        ``waiting_key(request, engine) -> float``, smaller is admitted first.
+    victim_key, admit, hold : callable or None
+        The optional hooks.
+    preemptive : bool
+        ``PREEMPTIVE = True``: a better waiting request displaces the worst running one.
+    oracle : bool
+        ``ORACLE = True``: the engine tells this policy the exact output length as
+        ``predicted_output_tokens``. Such a policy cannot be deployed.
+    engine : mapping of str to Any
+        Settings that the file's ``ENGINE`` overrides.
+    reads : mapping of str to frozenset of str
+        For each hook the fields it reads, such as ``"request.arrival_time"``.
+    """
+
+    name: str
+    source: str
+    path: Path = field(compare=False)
+    summary: str = field(compare=False, repr=False)
+    knows: str = field(compare=False, repr=False)
+    origin: str = field(compare=False, repr=False)
+    caution: str = field(compare=False, repr=False)
+    parameters: Mapping[str, int | float] = field(compare=False)
+    waiting_key: Hook = field(compare=False, repr=False)
+    victim_key: Hook | None = field(compare=False, repr=False)
+    admit: Hook | None = field(compare=False, repr=False)
+    hold: Hook | None = field(compare=False, repr=False)
+    preemptive: bool = field(compare=False)
+    oracle: bool = field(compare=False)
+    engine: Mapping[str, Any] = field(compare=False)
+    reads: Mapping[str, frozenset[str]] = field(compare=False, repr=False)
+
+    @property
+    def static(self) -> bool:
+        """Whether `waiting_key` cannot change while a request waits, as far as syntax shows."""
+        fields = self.reads["waiting_key"]
+        return "request.client_tokens" not in fields and not any(
+            name.startswith("engine.") for name in fields
+        )
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether this is a policy and a configuration in one."""
+        return bool(self.engine)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of `source`."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
+    @property
+    def hooks(self) -> dict[str, Hook]:
+        """The hooks this policy has, by name."""
+        found = {name: getattr(self, name) for name in HOOKS}
+        return {name: hook for name, hook in found.items() if hook is not None}
+
+    def __repr__(self) -> str:
+        return f"Policy({self.name})"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Functions made by `exec` do not pickle; their text does.
+        return load_text, (self.name, self.source, self.path)
+
+
+def get_policy(spec: "Policy | str | os.PathLike[str]") -> Policy:
+    """Find and load a policy.
+
+    Parameters
+    ----------
+    spec : Policy, str or path
+        A built-in name (``"sjf"``), the name of an installed entry point, or the path of a
+        ``.py`` file; text may override parameters, ``"aged_sjf(SECONDS_PER_TOKEN=0.01)"``.
+
+    Raises
+    ------
+    UnknownPolicy
+        If no policy has that name.
+    PolicyError
+        If the file cannot be read or breaks the contract.
+
+    Examples
+    --------
+    >>> get_policy("aged_sjf(SECONDS_PER_TOKEN=0.01)").parameters["SECONDS_PER_TOKEN"]
+    0.01
+    """
+    if isinstance(spec, Policy):
+        return spec
+    if isinstance(spec, os.PathLike):
+        path = Path(os.fspath(spec))
+        return load_text(path.stem, read_source(path), path)
+    if not isinstance(spec, str):
+        raise PolicyError(f"a policy is given by name or path, got {spec!r}")
+    target, arguments = _split(spec)
+    if target.endswith(".py") or "/" in target or os.sep in target:
+        path = Path(target).expanduser()
+        name = path.stem
+    else:
+        name, path = target, _locate(target)
+    source = read_source(path)
+    if arguments:
+        source, overridden = _override(name, source, str(path), arguments)
+        name = f"{name}({overridden})" if overridden else name
+    return load_text(name, source, path)
+
+
+def policy_names() -> list[str]:
+    """Names of the built-in policies, sorted."""
+    return sorted(path.stem for path in _BUILTIN_FOLDER.glob("*.py") if path.stem != "__init__")
+
+
+def read_source(path: Path) -> str:
+    """Read a policy file, refusing what cannot be one."""
+    try:
+        if path.is_dir():
+            raise PolicyError(f"{path} is a folder; give the path of one .py file")
+        if not path.exists():
+            raise PolicyError(f"{path}: there is no such file; check the path")
+        if not path.is_file():
+            raise PolicyError(f"{path} is not a regular file; give the path of one .py file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise PolicyError(
+                f"{path} is larger than the {MAX_BYTES:,} bytes that a policy may have; "
+                "a policy is one short file"
+            )
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PolicyError(
+            f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8"
+        ) from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, PolicyError):
+            raise
+        raise PolicyError(f"{path} cannot be read: {error}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def load_text(name: str, source: str, path: Path) -> Policy:
+    """Check the text of a policy, then execute it.
+
+    Parameters
+    ----------
+    name : str
+    source : str
+    path : Path
+        For messages and tracebacks; nothing is read there.
+
+    Raises
+    ------
+    PolicyError
+        If the text breaks the contract.
+    """
+    checked = check_syntax(source, str(path))
+    namespace = _execute(source, str(path))
+    summary, sections = _read_docstring(checked.docstring)
+    return Policy(
+        name=name,
+        source=source,
+        path=path,
+        summary=summary,
+        knows=sections.get("Knows", ""),
+        origin=sections.get("Source", ""),
+        caution=sections.get("Caution", ""),
+        parameters=MappingProxyType(_parameters(checked)),
+        waiting_key=namespace["waiting_key"],
+        victim_key=namespace.get("victim_key"),
+        admit=namespace.get("admit"),
+        hold=namespace.get("hold"),
+        preemptive=bool(checked.constants.get("PREEMPTIVE", False)),
+        oracle=bool(checked.constants.get("ORACLE", False)),
+        engine=MappingProxyType(dict(checked.engine)),
+        reads=MappingProxyType(dict(checked.reads)),
+    )
+
+
+def _execute(source: str, filename: str) -> dict[str, Any]:
+    """Run text that has passed the check; it sees the built-ins that the check allows."""
+    allowed = {name: getattr(builtins, name) for name in (*BUILTINS, "len", "range", "__import__")}
+    namespace: dict[str, Any] = {"__name__": "queuesmith_policy", "__builtins__": allowed}
+    exec(compile(source, filename, "exec", dont_inherit=True), namespace)
+    return namespace
+
+
+def _parameters(checked: CheckedFile) -> dict[str, int | float]:
+    return {
+        name: value
+        for name, value in checked.constants.items()
+        if name not in SWITCHES and not isinstance(value, tuple)
+    }
+
+
+def _read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
+    """Split a docstring into its first paragraph and its Knows, Source and Caution sections."""
+    paragraphs = docstring.split("\n\n")
+    summary = " ".join(paragraphs[0].split())
+    sections: dict[str, str] = {}
+    current = ""
+    for line in docstring.splitlines():
+        found = _SECTION.match(line)
+        if found:
+            current = found[1]
+            sections[current] = found[2].strip()
+        elif not line.strip() or not line.startswith(" "):
+            current = ""
+        elif current:
+            sections[current] += " " + line.strip()
+    return summary, sections
+
+
+def _split(spec: str) -> tuple[str, str]:
+    """Split ``name(PARAM=value)`` into the name and what is between the brackets."""
+    text = spec.strip()
+    found = re.fullmatch(r"(.*?)\((.*)\)", text, re.DOTALL)
+    if found and not text.endswith(".py"):
+        return found[1].strip(), found[2].strip()
+    return text, ""
+
+
+def _locate(name: str) -> Path:
+    """Find the file of a named policy among built-ins, then entry points."""
+    if name in policy_names():
+        return _BUILTIN_FOLDER / f"{name}.py"
+    installed = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    offered = {entry.name: entry for entry in installed}
+    if name not in offered:
+        raise UnknownPolicy(name, [*policy_names(), *offered])
+    module = offered[name].value
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        found = None
+    if found is None or not found.origin:
+        raise PolicyError(
+            f"policy {name!r} is said to be the module {module!r}, which cannot be found; "
+            "reinstall the package that offers it"
+        )
+    return Path(found.origin)
+
+
+def _override(name: str, source: str, filename: str, arguments: str) -> tuple[str, str]:
+    """Write parameter values into the text; return it, and the values as text."""
+    checked = check_syntax(source, filename)
+    known = _parameters(checked)
+    values: dict[str, int | float] = {}
+    for parameter, value in _parse_arguments(name, arguments):
+        if parameter not in known:
+            listed = ", ".join(f"{key}={known[key]!r}" for key in known) or "none"
+            raise PolicyError(
+                f"policy {name!r} has no parameter {parameter!r}."
+                f"{did_you_mean(parameter, known)} It has: {listed}"
+            )
+        if parameter in values:
+            raise PolicyError(f"{name}: {parameter} is given twice; give it once")
+        if isinstance(known[parameter], bool) != isinstance(value, bool):
+            raise PolicyError(
+                f"{name}: {parameter} must be of the kind of its default {known[parameter]!r}, "
+                f"got {value!r}"
+            )
+        values[parameter] = value
+    lines = [line.encode() for line in source.split("\n")]
+    # From the last to the first, so that earlier offsets stay right.
+    nodes = sorted(
+        ((checked.assignments[key], value) for key, value in values.items()),
+        key=lambda item: (item[0].lineno, item[0].col_offset),
+        reverse=True,
+    )
+    for node, value in nodes:
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        before, after = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
+        lines[first : last + 1] = [before + repr(value).encode() + after]
+    shown = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    return b"\n".join(lines).decode(), shown
+
+
+def _parse_arguments(name: str, arguments: str) -> list[tuple[str, int | float]]:
+    problem = (
+        f"{name}: cannot read the parameters ({arguments[:60]}); write {name}(PARAM=number, ...)"
+    )
+    try:
+        call = ast.parse(f"policy({arguments})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise PolicyError(problem)
+        pairs = [(item.arg or "**", ast.literal_eval(item.value)) for item in call.keywords]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise PolicyError(problem) from None
+    for parameter, value in pairs:
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise PolicyError(f"{name}: {parameter} must be a finite number, got {value!r}")
+    return pairs

@@ -1,0 +1,120 @@
+"""The bytes of a trace file: read once, hashed, unpacked, told apart by content."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from queuesmith.errors import TraceError
+
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trace file's content.
+
+    Attributes
+    ----------
+    name : str
+        The file name without its folder.
+    sha256 : str
+        Of the bytes on disk, still packed.
+    form : {"csv", "jsonl", "parquet"}
+    data : bytes
+        Unpacked; for text, UTF-8 without byte order mark and leading ``#`` comment lines.
+    """
+
+    name: str
+    sha256: str
+    form: Literal["csv", "jsonl", "parquet"]
+    data: bytes
+
+
+def open_source(path: Path) -> Source:
+    """Read a file whole and find out what it is.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read, is empty, is damaged, or is neither UTF-8 text nor Parquet.
+    """
+    packed = _read(path)
+    data = _unpack(path.name, packed)
+    sha256 = hashlib.sha256(packed).hexdigest()
+    if data.startswith(b"PAR1"):
+        return Source(path.name, sha256, "parquet", data)
+    text = _strip_comments(_check_text(path.name, data))
+    if not text.strip():
+        raise TraceError(f"{path.name} holds no rows; give a file with one request per row")
+    if text.lstrip().startswith(b"["):
+        raise TraceError(
+            f"{path.name} is one JSON array; write one JSON object per line instead, "
+            "for example with `jq -c '.[]'`"
+        )
+    return Source(path.name, sha256, "jsonl" if text.lstrip().startswith(b"{") else "csv", text)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise TraceError(f"there is no file {str(path)!r}; check the path") from None
+    except IsADirectoryError:
+        raise TraceError(f"{path} is a directory; give one file in it") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TraceError(f"{str(path)!r} cannot be read: {reason.lower()}") from None
+    if not data:
+        raise TraceError(f"{path.name} is empty (0 bytes); fetch it again")
+    return data
+
+
+def _unpack(name: str, data: bytes) -> bytes:
+    for magic, compression in _PACKED.items():
+        if data.startswith(magic):
+            try:
+                with pa.input_stream(pa.BufferReader(data), compression=compression) as stream:
+                    unpacked: bytes = stream.read()
+            except (OSError, pa.ArrowException) as error:
+                reason = one_line(error)
+                raise TraceError(
+                    f"{name} is a damaged {compression} file ({reason}); fetch it again"
+                ) from None
+            return unpacked
+    return data
+
+
+def _check_text(name: str, data: bytes) -> bytes:
+    text = data.removeprefix(_BOM)
+    try:
+        if not text.isascii():
+            text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TraceError(
+            f"{name} is not UTF-8 text (byte {text[error.start]:#04x} at {error.start:,}) and not "
+            "Parquet, gzip or zstd; save it as one of these"
+        ) from None
+    if b"\0" in text:
+        raise TraceError(
+            f"{name} is binary, but not Parquet, gzip or zstd; save it as CSV, JSONL or Parquet"
+        )
+    return text
+
+
+def _strip_comments(text: bytes) -> bytes:
+    start = 0
+    while text.startswith((b"#", b"\n", b"\r"), start):
+        end = text.find(b"\n", start)
+        if end < 0:
+            return b""
+        start = end + 1
+    return text[start:]
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error of a library in one short line, for use in brackets."""
+    return " ".join(str(error).split())[:120].rstrip(" .;") or type(error).__name__
