@@ -1,36 +1,61 @@
 """The answer in sentences, and what limits it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from queuesmith import numbers
 from queuesmith.evaluate import Evaluation
 from queuesmith.leaderboard import REFERENCE, Standing
-from queuesmith.score import MIN_WINDOWS
+from queuesmith.score import MARGIN, MIN_WINDOWS
 from queuesmith.traces.trace import Trace
 
 
 def answer(
-    judged: Sequence[Standing], rows: Sequence[Mapping[str, Any]], trace: Trace, step: float
+    standings: Sequence[Standing], rows: Sequence[Mapping[str, Any]], trace: Trace, step: float
 ) -> dict[str, Any]:
     """Name the policy to run, and say in sentences why and how surely.
 
-    It is the best score among policies that change order alone, can be deployed, violate no tail
-    and whose interval lies above 0; without one it is FCFS.
+    Parameters
+    ----------
+    standings : sequence of Standing
+        Best score first.
+    rows : sequence of mapping
+        One per policy and load, as in the document.
+    trace : Trace
+    step : float
+        Seconds of the shortest step: a load at which FCFS queues for less is idle.
+
+    Returns
+    -------
+    dict
+        `policy`: the best score among policies that only change order, can be deployed, violate no
+        tail, and beat FCFS beyond doubt (the interval of the score is above 0) by something that
+        matters (at some load the mean TTFT is more than 1 % lower, interval included); without
+        one, FCFS. `by_load`: the same question asked of each load alone. `sentences`.
     """
-    able = [
-        one for one in judged if one.kind == "policy" and not one.violations and one.score.low > 0
-    ]
     by_key = {(row["policy"], row["load"]): row for row in rows}
     loads = list(dict.fromkeys(row["load"] for row in rows))
     idle = [load for load in loads if by_key[REFERENCE, load]["queued_time_mean"] < step]
-    sentences = []
+    able = [
+        one
+        for one in standings
+        if one.kind == "policy"
+        and not one.violations
+        and one.score.low > 0
+        and any(_matters(one, load) for load in loads)
+    ]
+    by_load = {load: None if load in idle else _best_at(standings, load) for load in loads}
     if able:
         best = able[0]
-        sentences.append(f"Run {best.policy.name}: {_scored(best)}.")
-        for load in loads:
-            if load not in idle:
-                sentences.append(_change_sentence(load, by_key[best.policy.name, load]))
+        sentences = [f"Run {best.policy.name}: {_scored(best)} over all loads."]
+        mine = [by_key[best.policy.name, load] for load in loads]
+        same = [row for row in mine if _changes_nothing(row)]
+        sentences += [_change_sentence(f"At {_load(row)}", row) for row in mine if row not in same]
+        if same:
+            sentences.append(
+                f"At {_listed([_load(row) for row in same])} it changes mean and p99 TTFT by no "
+                f"more than {MARGIN:.0%}."
+            )
         rivals = [one.policy.name for one in able[1:] if one.score.value >= best.score.low]
         if rivals:
             sentences.append(
@@ -38,39 +63,67 @@ def answer(
                 "and would do as well."
             )
     else:
-        best = next(one for one in judged if one.policy.name == REFERENCE)
-        sentences.append(
-            "Stay with fcfs: no other policy that only changes order scores above it beyond its "
-            "uncertainty without hurting the tail."
-        )
-    for one in judged:
-        if one.score.value > best.score.value and one is not best:
-            sentences.append(_why_not(one))
-            break
+        best = next(one for one in standings if one.policy.name == REFERENCE)
+        sentences = [
+            f"Stay with {REFERENCE}: over all loads no policy that only changes order is better "
+            "beyond doubt without making the unluckiest wait longer."
+        ]
+    sentences += [_why_not(one) for one in standings[:1] if one.score.value > best.score.value]
+    for load, name in by_load.items():
+        if name is not None and name != best.policy.name:
+            row = by_key[name, load]
+            sentences.append(_change_sentence(f"If you only run at {_load(row)}, {name}:", row))
     if idle:
         sentences.append(
-            f"At {_listed(idle)} load fcfs queues for less than one step, so no order can matter."
+            f"At {_listed(idle)} load {REFERENCE} queues for less than one step, so no order can "
+            "matter."
         )
     if trace.origin.kind == "modelled":
         sentences.append("The traffic is modelled: confirm this on a trace of your own.")
-    return {"policy": best.policy.name, "sentences": sentences}
+    return {"policy": best.policy.name, "by_load": by_load, "sentences": sentences}
+
+
+def _matters(one: Standing, load: str) -> bool:
+    """Tell whether mean TTFT is lower than FCFS's by more than a tie, interval included."""
+    return one.improvements[load].mean_low > MARGIN
+
+
+def _changes_nothing(row: Mapping[str, Any]) -> bool:
+    return abs(row["mean_change"]) <= MARGIN and abs(row["p99_change"]) <= MARGIN
+
+
+def _best_at(standings: Sequence[Standing], load: str) -> str | None:
+    """Return the policy to run at one load alone; None when that is FCFS."""
+    able = [
+        one
+        for one in standings
+        if one.kind == "policy" and not one.tails[load].violated and _matters(one, load)
+    ]
+    if not able:
+        return None
+    return max(able, key=lambda one: one.terms[load].value).policy.name
 
 
 def _scored(one: Standing) -> str:
     return (
-        f"score {one.score.value:+.2f} [{one.score.low:+.2f}, {one.score.high:+.2f}] against fcfs"
+        f"score {one.score.value:+.2f} [{one.score.low:+.2f}, {one.score.high:+.2f}] against "
+        f"{REFERENCE}"
     )
 
 
-def _change_sentence(load: str, row: Mapping[str, Any]) -> str:
+def _load(row: Mapping[str, Any]) -> str:
+    name, rho = row["load"], f"rho {row['rho']:g}"
+    return rho if name == f"{row['rho']:g}" else f"{name} load ({rho})"
+
+
+def _change_sentence(lead: str, row: Mapping[str, Any]) -> str:
     def change(name: str) -> str:
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        interval = "" if math.isnan(low) else f" [{low:+.0%}, {high:+.0%}]"
-        return f"{row[name]:+.0%}{interval}"
+        ends = numbers.interval(row[f"{name}_low"], row[f"{name}_high"])
+        return numbers.change(row[name]) + (f" [{ends}]" if ends else "")
 
     return (
-        f"At {load} load (rho {row['rho']:g}) mean TTFT {change('mean_change')} and p99 TTFT "
-        f"{change('p99_change')}, to {row['ttft_mean']:.3g} s and {row['ttft_p99']:.3g} s."
+        f"{lead} mean TTFT {change('mean_change')}, to {numbers.number(row['ttft_mean'])} s, and "
+        f"p99 {change('p99_change')}, to {numbers.number(row['ttft_p99'])} s."
     )
 
 

@@ -15,6 +15,7 @@ from queuesmith.score import (
     Sample,
     Score,
     Tail,
+    Term,
     improvement,
     load_tests,
     score,
@@ -34,13 +35,14 @@ class Standing:
     ----------
     policy : Policy
     score : Score
-    improvements, tails, tests : mapping of str to Improvement, Tail, LoadTest
+    terms, improvements, tails, tests : mapping of str to Term, Improvement, Tail, LoadTest
     counts : (int, int, int)
         Windows won, tied and lost, over all loads.
     """
 
     policy: Policy
     score: Score
+    terms: Mapping[str, Term]
     improvements: Mapping[str, Improvement]
     tails: Mapping[str, Tail]
     tests: Mapping[str, LoadTest]
@@ -79,10 +81,12 @@ def judge(
         samples = {key: sample(policy.name, load) for load, key in keys.items()}
         wins = [window_wins(samples[key], reference[key]) for key in keys.values()]
         tests = load_tests(samples, reference)
+        scored = score(samples, reference, draws=DRAWS, seed=seed)
         judged.append(
             Standing(
                 policy=policy,
-                score=score(samples, reference, draws=DRAWS, seed=seed),
+                score=scored,
+                terms={load: scored.terms[key] for load, key in keys.items()},
                 improvements={
                     load: improvement(samples[key], reference[key], draws=DRAWS, seed=seed)
                     for load, key in keys.items()

@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from queuesmith.report import numbers, print_comparison
+from queuesmith import numbers, print_comparison
 
 
 def printed(document, width=100, **options):

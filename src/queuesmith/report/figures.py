@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queuesmith.report.numbers import compact
+from queuesmith.numbers import compact
 from queuesmith.report.parts import (
     HOVER_NAME,
     LENGTH_SCALE,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from typing import Any
 
-from queuesmith.report import numbers
+from queuesmith import numbers
 from queuesmith.report.parts import Style, load_label
 
 KINDS = {

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from queuesmith.report import numbers
+from queuesmith import numbers
 
 #: From this many columns on, changes are shown with their intervals, and tails with reasons.
 WIDE = 96
@@ -46,7 +46,7 @@ def _answer(document: Mapping[str, Any]) -> Text:
     sentences = [_plain(sentence) for sentence in document["answer"]["sentences"]]
     answer = Text(sentences[0] if sentences else "No policy can be named.", "bold")
     for sentence in sentences[1:]:
-        answer.append(f" {sentence}", "not bold")
+        answer.append(f"\n{sentence}", "not bold")
     return answer
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from queuesmith.report.numbers import compact
+from queuesmith.numbers import compact
 from queuesmith.report.parts import COLORS, Figure, decade_text, decades, length_range
 from queuesmith.traces.trace import Trace
 
