@@ -89,7 +89,7 @@ def _matters(one: Standing, load: str) -> bool:
 
 
 def _changes_nothing(row: Mapping[str, Any]) -> bool:
-    return abs(row["mean_change"]) <= MARGIN and abs(row["p99_change"]) <= MARGIN
+    return bool(abs(row["mean_change"]) <= MARGIN and abs(row["p99_change"]) <= MARGIN)
 
 
 def _best_at(standings: Sequence[Standing], load: str) -> str | None:

@@ -13,136 +13,21 @@ import numba
 import numpy as np
 from numba import njit, types
 
+from queuesmith.engine.state import (
+    CLIENT_DTYPE,
+    HELD,
+    ITL_DTYPE,
+    PREEMPTED,
+    RUNNING,
+    SCRATCH,
+    SETTINGS_DTYPE,
+    STATE_DTYPE,
+    STEP_DTYPE,
+    TOKENS,
+    WAITING,
+    WORK_DTYPE,
+)
 from queuesmith.request import AVERAGE_WEIGHT, ENGINE_DTYPE, REQUEST_DTYPE
-
-#: Settings of one run, in one row.
-SETTINGS_DTYPE = np.dtype(
-    [
-        # EngineConfig
-        ("max_num_seqs", "i8"),
-        ("seats", "i8"),
-        ("token_budget", "i8"),
-        ("num_gpu_blocks", "i8"),
-        ("block_size", "i8"),
-        ("max_model_len", "i8"),
-        ("long_prefill_token_threshold", "i8"),
-        ("threshold_adaptive", "?"),
-        ("chunked", "?"),
-        ("reserve_full_isl", "?"),
-        ("watermark_blocks", "i8"),
-        ("priority_victims", "?"),
-        ("instant_prefill", "?"),
-        # StepTime, s; `a` includes the host overhead
-        ("a", "f8"),
-        ("b1", "f8"),
-        ("b2", "f8"),
-        ("t0", "f8"),
-        ("c", "f8"),
-        ("d", "f8"),
-        ("e", "f8"),
-        ("f", "f8"),
-        # the policy
-        ("has_victim_key", "?"),
-        ("has_admit", "?"),
-        ("has_hold", "?"),
-        ("preemptive", "?"),
-        ("keeps_heap", "?"),  # keys never change while a request waits, and nobody is set aside
-        ("reads_clients", "?"),
-        ("reads_oldest_wait", "?"),
-        # the run
-        ("jump", "?"),
-        ("horizon", "f8"),
-    ],
-    align=True,
-)
-
-#: What changes from step to step besides the request rows, in one row.
-STATE_DTYPE = np.dtype(
-    [
-        ("now", "f8"),
-        ("next_row", "i8"),  # the next to arrive
-        ("num_waiting", "i8"),
-        ("num_candidates", "i8"),  # lists[WAITING, :num_candidates] is the heap of this step
-        ("num_running", "i8"),
-        ("num_held", "i8"),
-        ("num_free_blocks", "i8"),
-        ("num_admissions", "i8"),
-        ("num_finished", "i8"),
-        ("num_decoding", "i8"),  # running requests that can be jumped over
-        ("keys_are_fresh", "?"),
-        ("out_of_order", "?"),  # `running` is not in admission order
-        # what this step computes: P, D, KV and A of `StepTime`
-        ("num_prefill_tokens", "i8"),
-        ("num_decodes", "i8"),
-        ("kv_tokens", "i8"),
-        ("attention", "f8"),
-        # what the engine row is made of
-        ("waiting_tokens", "i8"),
-        ("waiting_arrivals_us", "i8"),  # sum of arrival times: integers add exactly in any order
-        ("prompt_tokens_seen", "i8"),
-        ("last_arrival", "f8"),
-        ("mean_gap", "f8"),
-        ("token_rate", "f8"),
-        ("recent_ttft", "f8"),
-        ("peak_backlog_time", "f8"),
-        ("step_time", "f8"),
-        # totals
-        ("num_steps", "i8"),
-        ("num_jumps", "i8"),
-        ("num_computed_tokens", "i8"),
-        ("num_recomputed_tokens", "i8"),
-        ("num_entries", "i8"),
-        ("num_preemptions", "i8"),
-        ("num_preempted", "i8"),  # in this step: lists[PREEMPTED, :num_preempted]
-        ("steps_at_finish", "i8"),
-        ("itl_bin", "i8"),  # where the last gap fell
-        # the hook and row asked last, for whoever catches what a policy raised
-        ("fault_hook", "i8"),
-        ("fault_row", "i8"),
-    ],
-    align=True,
-)
-
-#: One row per step when a run is recorded.
-STEP_DTYPE = np.dtype(
-    [
-        ("start", "f8"),
-        ("duration", "f8"),
-        ("num_waiting", "i8"),  # at the start of the step
-        ("num_running", "i8"),
-        ("num_prefill_tokens", "i8"),
-        ("num_decodes", "i8"),
-        ("num_free_blocks", "i8"),  # when all blocks of the step are taken
-        ("end_entry", "i8"),  # entries of this step end here in `log_tokens`
-        ("end_preemption", "i8"),
-    ],
-    align=True,
-)
-
-#: What the engine knows of a request besides the row that its policy sees.
-WORK_DTYPE = np.dtype(
-    [
-        ("output_len", "i8"),  # the truth
-        ("client", "i8"),  # code from 0
-        ("key", "f8"),  # its waiting_key, when last asked
-        ("blocks", "i8"),  # KV blocks held
-        ("admission", "i8"),  # number of its last admission
-        ("output_at_admission", "i8"),
-        ("scheduled_ts", "f8"),  # results; NaN until they happen
-        ("first_token_ts", "f8"),
-        ("finished_ts", "f8"),
-    ],
-    align=True,
-)
-
-#: VTC counter and requests waiting or running, by client code.
-CLIENT_DTYPE = np.dtype([("counter", "f8"), ("active", "i8")], align=True)
-
-#: Lower edge in seconds and count of each bin of the inter-token histogram.
-ITL_DTYPE = np.dtype([("edge", "f8"), ("count", "i8")], align=True)
-
-# Lists of rows, one after the other in an array of shape (NUM_LISTS, num_requests).
-WAITING, RUNNING, TOKENS, HELD, PREEMPTED, SCRATCH, NUM_LISTS = range(7)
 
 REQUEST = numba.from_dtype(REQUEST_DTYPE)
 ENGINE = numba.from_dtype(ENGINE_DTYPE)

@@ -12,8 +12,33 @@ from typing import Any
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.workload import Workload, request_rows
 from queuesmith.policies import Policy
-from queuesmith.request import AVERAGE_WEIGHT
+from queuesmith.request import AVERAGE_WEIGHT, REQUEST_FIELDS
+
+
+def simulate_reference(
+    workload: Workload,
+    policy: Policy,
+    config: EngineConfig,
+    step_time: StepTime,
+    *,
+    horizon: float = math.inf,
+) -> "ReferenceEngine":
+    """Run the reference engine on a workload and return it as it ended."""
+    rows = request_rows(workload, policy)
+    requests = [
+        Request(
+            row=row,
+            view=SimpleNamespace(**{name: rows[name][row].item() for name in REQUEST_FIELDS}),
+            output_len=int(workload.output_len[row]),
+            client=int(workload.client[row]),
+        )
+        for row in range(len(rows))
+    ]
+    engine = ReferenceEngine(requests, policy, config, step_time)
+    engine.run(horizon)
+    return engine
 
 
 @dataclass(eq=False)

@@ -1,0 +1,226 @@
+"""One workload through the compiled kernel, and what a policy did wrong in it."""
+
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from queuesmith.config import EngineConfig
+from queuesmith.engine import kernel
+from queuesmith.engine.compile import CompiledPolicy
+from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Recording, Result
+from queuesmith.engine.state import (
+    CLIENT_DTYPE,
+    ITL_DTYPE,
+    NUM_LISTS,
+    SETTINGS_DTYPE,
+    STATE_DTYPE,
+    STEP_DTYPE,
+    WORK_DTYPE,
+)
+from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.workload import Workload, request_rows
+from queuesmith.errors import EngineError, PolicyError
+from queuesmith.policies import Policy
+from queuesmith.request import ENGINE_DTYPE, ENGINE_FIELDS, REQUEST_FIELDS
+
+
+def simulate_workload(
+    workload: Workload,
+    compiled: CompiledPolicy,
+    config: EngineConfig,
+    step_time: StepTime,
+    *,
+    horizon: float = math.inf,
+    record: bool = False,
+    jump: bool = True,
+) -> Result:
+    """Run the compiled kernel; `simulate` does this for one trace, `evaluate` for many.
+
+    `jump` says whether stretches of pure decode are taken at once; the results are the same.
+    """
+    settings = _settings(config, step_time, compiled.policy, horizon, jump and not record)
+    sizes = (0, 0, 0)
+    if record:  # the first run counts what the second one writes down
+        counted = _run(workload, compiled, settings, sizes).state
+        sizes = (
+            int(counted.num_steps),
+            int(counted.num_entries),
+            int(counted.num_preemptions),
+        )
+    run = _run(workload, compiled, settings, sizes)
+    return Result(
+        policy=compiled.policy.name,
+        trace=workload.trace,
+        requests=_result_rows(workload, run),
+        itl_counts=np.ascontiguousarray(run.itl["count"]),
+        num_steps=int(run.state.num_steps),
+        num_jumps=int(run.state.num_jumps),
+        num_computed_tokens=int(run.state.num_computed_tokens),
+        num_recomputed_tokens=int(run.state.num_recomputed_tokens),
+        end_time=float(run.state.now),
+        num_dropped=workload.num_dropped,
+        num_truncated=workload.num_truncated,
+        recording=run.recording if record else None,
+    )
+
+
+def _settings(
+    config: EngineConfig, step_time: StepTime, policy: Policy, horizon: float, jump: bool
+) -> Any:
+    reads = frozenset().union(*policy.reads.values())
+    settings = np.recarray(1, SETTINGS_DTYPE)
+    values = {
+        "max_num_seqs": config.max_num_seqs,
+        "seats": config.seats,
+        "token_budget": config.token_budget,
+        "num_gpu_blocks": config.num_gpu_blocks,
+        "block_size": config.block_size,
+        "max_model_len": config.max_model_len,
+        "long_prefill_token_threshold": config.long_prefill_token_threshold,
+        "threshold_adaptive": config.long_prefill_token_threshold_adaptive,
+        "chunked": config.enable_chunked_prefill,
+        "reserve_full_isl": config.scheduler_reserve_full_isl,
+        "watermark_blocks": config.watermark_blocks,
+        "priority_victims": config.scheduling_policy == "priority",
+        "instant_prefill": config.instant_prefill,
+        "a": step_time.a + step_time.host_overhead,
+        **{name: getattr(step_time, name) for name in ("b1", "b2", "t0", "c", "d", "e", "f")},
+        "has_victim_key": policy.victim_key is not None,
+        "has_admit": policy.admit is not None,
+        "has_hold": policy.hold is not None,
+        "preemptive": policy.preemptive,
+        "keeps_heap": policy.static and policy.admit is None and not policy.preemptive,
+        "reads_clients": "request.client_tokens" in reads,
+        "reads_oldest_wait": "engine.oldest_wait" in reads,
+        "jump": jump,
+        "horizon": horizon,
+    }
+    for name, value in values.items():
+        settings[name] = value
+    return settings
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The arrays of one run of the kernel, as it left them."""
+
+    requests: Any
+    state: Any
+    work: Any
+    itl: Any
+    recording: Recording
+
+
+def _run(
+    workload: Workload, compiled: CompiledPolicy, settings: Any, log_sizes: tuple[int, int, int]
+) -> _Run:
+    requests = request_rows(workload, compiled.policy)
+    num_requests = len(requests)
+    engine = _zeros(1, ENGINE_DTYPE)
+    state = _zeros(1, STATE_DTYPE)
+    state.now = requests.arrival_time[0]
+    state.num_free_blocks = settings.num_gpu_blocks - 1
+    state.token_rate = state.recent_ttft = np.nan
+    state.step_time = 1.0
+    work = _zeros(num_requests, WORK_DTYPE)
+    work.output_len = workload.output_len
+    work.client = workload.client
+    work.scheduled_ts = work.first_token_ts = work.finished_ts = np.nan
+    itl = _zeros(len(ITL_EDGES) - 1, ITL_DTYPE)
+    itl.edge = ITL_EDGES[:-1]
+    recording = Recording(
+        _zeros(log_sizes[0], STEP_DTYPE),
+        np.zeros((log_sizes[1], 2), np.int64),
+        np.zeros(log_sizes[2], np.int64),
+    )
+    try:
+        status = kernel.run(
+            requests,
+            engine,
+            settings,
+            state,
+            work,
+            np.zeros((NUM_LISTS, num_requests), np.int64),
+            _zeros(int(workload.client.max()) + 1, CLIENT_DTYPE),
+            itl,
+            np.zeros(int(settings.block_size[0]), np.int64),
+            recording.steps,
+            recording.tokens,
+            recording.preemptions,
+            compiled.waiting_key,
+            compiled.victim_key,
+            compiled.admit,
+            compiled.hold,
+        )
+    except (ArithmeticError, ValueError) as error:
+        raise _explain_fault(compiled.policy, requests, engine, state[0], error) from None
+    if status != kernel.FINISHED:
+        raise _explain_stall(compiled.policy, state[0], status)
+    return _Run(requests, state[0], work, itl, recording)
+
+
+def _zeros(length: int, dtype: np.dtype[Any]) -> Any:
+    array = np.recarray(length, dtype)
+    array[:] = np.zeros((), dtype)
+    return array
+
+
+def _explain_stall(policy: Policy, state: Any, status: int) -> EngineError:
+    if status == kernel.STALLED:
+        reason = f"no token in {kernel.MAX_EMPTY_STEPS:,} steps in a row"
+        remedy = "look at its admit and hold, which leave nobody to run"
+    else:
+        reason = f"no request finished in {int(state.num_steps - state.steps_at_finish):,} steps"
+        remedy = (
+            "look at its victim_key or PREEMPTIVE, by which requests throw each other out before "
+            "they get anywhere; scheduler_reserve_full_isl keeps admissions that cannot fit out"
+        )
+    return EngineError(
+        f"policy {policy.name!r} stalls the engine: {reason}, at step {int(state.num_steps):,} "
+        f"({float(state.now):g} s) with {int(state.num_running)} running and "
+        f"{int(state.num_waiting)} waiting; {remedy}"
+    )
+
+
+def _explain_fault(
+    policy: Policy, requests: Any, engine: Any, state: Any, error: Exception
+) -> PolicyError:
+    """Ask the hook again in plain Python, which knows the line."""
+    hook = ("waiting_key", "victim_key", "admit", "hold")[int(state.fault_hook)]
+    row = requests[int(state.fault_row)]
+    request = SimpleNamespace(**{name: row[name].item() for name in REQUEST_FIELDS})
+    view = SimpleNamespace(**{name: engine[0][name].item() for name in ENGINE_FIELDS})
+    line = ""
+    try:
+        getattr(policy, hook)(request, view)
+    except Exception as again:
+        error = again
+        trace = again.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == str(policy.path):
+                line = f", line {trace.tb_lineno}"
+            trace = trace.tb_next
+    return PolicyError(
+        f"policy {policy.name!r} failed in {hook}{line} ({policy.path}): "
+        f"{type(error).__name__}: {error}. It was asked at {view.now:g} s about a request with "
+        f"{request.num_prompt_tokens} prompt tokens; a hook must return a number for every row"
+    )
+
+
+def _result_rows(workload: Workload, run: _Run) -> Any:
+    rows = np.recarray(len(run.requests), RESULT_DTYPE)
+    rows.row = workload.row
+    rows.arrival_time = run.requests.arrival_time
+    rows.prompt_len = run.requests.num_prompt_tokens
+    rows.output_len = workload.output_len
+    rows.predicted_output_tokens = run.requests.predicted_output_tokens
+    rows.deadline = run.requests.deadline
+    rows.scheduled_ts = run.work.scheduled_ts
+    rows.first_token_ts = run.work.first_token_ts
+    rows.last_token_ts = run.work.finished_ts
+    rows.num_output_tokens = run.requests.num_output_tokens
+    rows.num_preemptions = run.requests.num_preemptions
+    return rows

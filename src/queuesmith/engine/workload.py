@@ -1,0 +1,125 @@
+"""A trace as one engine can run it: what fits, how long it runs, what may be known of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuesmith.config import EngineConfig
+from queuesmith.errors import TraceError
+from queuesmith.policies import Policy
+from queuesmith.request import REQUEST_DTYPE
+from queuesmith.traces.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A trace as one engine can run it; made once and simulated under many policies.
+
+    Attributes
+    ----------
+    trace : Trace
+        Less the requests that can never run.
+    row : (num_requests,) int64
+        Row of each request in the trace that was given.
+    output_len : (num_requests,) int64
+        Tokens each request will produce: cut where `max_tokens` or the context window ends it.
+    predicted_output_tokens : (num_requests,) float64
+    max_tokens : (num_requests,) int64
+    deadline : (num_requests,) float64
+    client : (num_requests,) int64
+        Codes from 0; requests of unknown clients are clients of their own.
+    num_dropped, num_truncated : int
+    """
+
+    trace: Trace
+    row: NDArray[np.int64]
+    output_len: NDArray[np.int64]
+    predicted_output_tokens: NDArray[np.float64]
+    max_tokens: NDArray[np.int64]
+    deadline: NDArray[np.float64]
+    client: NDArray[np.int64]
+    num_dropped: int
+    num_truncated: int
+
+
+def can_run(trace: Trace, config: EngineConfig) -> NDArray[np.bool_]:
+    """Tell which requests an engine can ever finish, as a (num_requests,) mask.
+
+    vLLM refuses a prompt that fills `max_model_len`; a sequence that exceeds the KV cache could
+    never be admitted as a whole.
+    """
+    # The last output token is never computed, so it needs no KV.
+    num_tokens = trace.prompt_len + _cut_outputs(trace, config) - 1
+    fits: NDArray[np.bool_] = num_tokens <= config.kv_tokens
+    return fits & (trace.prompt_len < config.max_model_len)
+
+
+def _max_tokens(trace: Trace, config: EngineConfig) -> NDArray[np.int64]:
+    """Return the most output tokens vLLM would produce for each request."""
+    room = config.max_model_len - trace.prompt_len
+    return room if trace.max_tokens is None else np.minimum(room, trace.max_tokens)
+
+
+def _cut_outputs(trace: Trace, config: EngineConfig) -> NDArray[np.int64]:
+    return np.minimum(trace.output_len, _max_tokens(trace, config))
+
+
+def prepare(
+    trace: Trace, config: EngineConfig, predicted_output_tokens: NDArray[np.float64]
+) -> Workload:
+    """Leave out requests that can never run, and cut outputs as vLLM would.
+
+    Raises
+    ------
+    TraceError
+        If no request is left; the message says how many are too long for what.
+    """
+    keep = can_run(trace, config)
+    if not keep.any():
+        too_long = int((trace.prompt_len >= config.max_model_len).sum())
+        raise TraceError(
+            f"none of the {len(trace)} requests can run: {too_long} prompts reach max_model_len "
+            f"({config.max_model_len} tokens) and {len(trace) - too_long} sequences exceed the KV "
+            f"cache ({config.kv_tokens} tokens); choose a larger engine or a shorter trace"
+        )
+    rows = np.flatnonzero(keep)
+    kept = trace if keep.all() else trace.take(rows)
+    output_len = _cut_outputs(kept, config)
+    if kept.client is None:
+        client = np.arange(len(kept))
+    else:
+        unknown = kept.client < 0
+        labels = np.where(unknown, -1 - np.arange(len(kept)), kept.client)
+        client = np.unique(labels, return_inverse=True)[1].reshape(-1)
+    return Workload(
+        trace=kept,
+        row=rows,
+        output_len=output_len,
+        predicted_output_tokens=np.asarray(predicted_output_tokens, np.float64)[rows],
+        max_tokens=_max_tokens(kept, config),
+        deadline=np.full(len(kept), np.inf) if kept.deadline is None else kept.deadline,
+        client=client.astype(np.int64),
+        num_dropped=len(trace) - len(kept),
+        num_truncated=int((output_len < kept.output_len).sum()),
+    )
+
+
+def request_rows(workload: Workload, policy: Policy) -> Any:
+    """Return the rows a policy will see, as a (num_requests,) record array of REQUEST_DTYPE."""
+    trace = workload.trace
+    rows = np.recarray(len(trace), REQUEST_DTYPE)
+    rows[:] = np.zeros((), REQUEST_DTYPE)
+    rows.arrival_time = trace.arrival_time
+    rows.last_token_ts = trace.arrival_time
+    rows.num_prompt_tokens = trace.prompt_len
+    rows.num_uncached_tokens = trace.prompt_len
+    rows.max_tokens = workload.max_tokens
+    rows.deadline = workload.deadline
+    rows.predicted_output_tokens = (
+        workload.output_len if policy.oracle else workload.predicted_output_tokens
+    )
+    if trace.priority is not None:
+        rows.priority = trace.priority
+    return rows
