@@ -6,7 +6,8 @@ import io
 import pytest
 from rich.console import Console
 
-from queuesmith import numbers, print_comparison
+from queuesmith import numbers
+from queuesmith.report import print_comparison
 
 
 def printed(document, width=100, **options):
@@ -29,8 +30,9 @@ def test_the_answer_and_the_origin_come_first(comparison):
     lines = printed(comparison.document, 200).splitlines()
 
     assert lines[0].startswith("Run aged_sjf: its mean TTFT is lower")
-    assert lines[1].startswith("real traffic: AzureLLMInferenceTrace_conv.csv, 1,000 requests")
-    assert "unmeasured" in lines[1]
+    origin = lines[len(comparison.document["answer"]["sentences"])]
+    assert origin.startswith("real traffic: AzureLLMInferenceTrace_conv.csv, 1,000 requests")
+    assert "unmeasured" in origin
 
 
 def test_numbers_are_those_of_the_document(comparison):
