@@ -1,7 +1,8 @@
 """The suite that any policy must pass, ours or a user's: ``check_policy("./mine.py")``.
 
 It asks every hook about rows at the edges of what an engine can show it, and demands that the
-answers are numbers, repeatable, and the same bits compiled as in plain Python.
+answers are numbers, repeatable, and the same bits compiled as in plain Python; then it runs small
+windows through the compiled and the reference engine, which must decide the same.
 """
 
 import math
@@ -17,11 +18,18 @@ from queuesmith.config import EngineConfig
 from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.policies import Policy, get_policy
 from queuesmith.request import ENGINE_DTYPE, REQUEST_DTYPE
+from queuesmith.traces.trace import Trace
 
 #: Random rows asked about, besides the edges.
 NUM_RANDOM_ROWS = 600
 
+#: Windows of so many requests go through both engines.
+NUM_WINDOWS = 12
+NUM_REQUESTS = 24
+
 _FLAGS = ("admit", "hold")
+#: ENGINE settings that would make the small engine of these windows a large one.
+_SIZES = ("max_num_batched_tokens", "max_num_scheduled_tokens", "max_model_len", "num_gpu_blocks")
 
 # What an engine can show a policy. Lengths go up to what a trace may hold; times may be those of a
 # simulated clock, which starts near 0, or a wall clock. Averages start at 1.0 and are of positive
@@ -139,6 +147,11 @@ def check_policy(policy: Policy | str | PathLike[str], *, seed: int = 0) -> Poli
     if policy.static:
         _check_static(policy, waiting)
         checks.append("its key does not change while a request waits")
+    num_steps, num_preemptions = _compare_engines(policy, rng)
+    checks.append(
+        f"the compiled engine and the reference engine decide the same, jumping or not, on "
+        f"{num_steps:,} steps with {num_preemptions:,} preemptions"
+    )
     return PolicyReport(policy, tuple(checks), tuple(_notes(policy)))
 
 
@@ -216,6 +229,52 @@ def _check_static(policy: Policy, rows: _Rows) -> None:
                 f"{policy.name}: waiting_key changes while a request waits, although it was found "
                 "to read nothing that changes; please report this with the file"
             )
+
+
+def _compare_engines(policy: Policy, rng: np.random.Generator) -> tuple[int, int]:
+    """Run small windows, crowded enough to preempt, through both engines; count what was seen."""
+    from queuesmith.engine import prepare, simulate_reference, simulate_workload
+    from queuesmith.engine.agreement import first_difference
+    from queuesmith.engine.compile import compile_policy
+    from queuesmith.engine.step_time import StepTime
+
+    step_time = StepTime(a=0.01, b2=1e-4, c=1e-4, d=1e-6)
+    compiled = compile_policy(policy)
+    num_steps = num_preemptions = 0
+    for window in range(NUM_WINDOWS):
+        trace = Trace(
+            np.cumsum(rng.choice([0.0, 0.01, 0.05], NUM_REQUESTS)),
+            prompt_len=rng.integers(1, 60, NUM_REQUESTS),
+            output_len=rng.integers(1, 20, NUM_REQUESTS),
+            client=rng.integers(-1, 3, NUM_REQUESTS),
+            priority=rng.integers(0, 3, NUM_REQUESTS),
+            deadline=rng.choice([0.5, 5.0, math.inf], NUM_REQUESTS),
+        )
+        config = EngineConfig(
+            max_num_seqs=8,
+            max_num_batched_tokens=128,
+            num_gpu_blocks=int(rng.integers(24, 60)),
+            block_size=4,
+            max_model_len=80,
+        )
+        fitting = {name: value for name, value in policy.engine.items() if name not in _SIZES}
+        config = config.override(fitting)
+        workload = prepare(trace, config, rng.choice([2.0, 9.0, math.nan], NUM_REQUESTS))
+        result = simulate_workload(workload, compiled, config, step_time, record=True)
+        jumped = simulate_workload(workload, compiled, config, step_time)
+        difference = first_difference(
+            result, simulate_reference(workload, policy, config, step_time)
+        )
+        if not difference and jumped.requests.tobytes() != result.requests.tobytes():
+            difference = "jumping over decodes changes what requests experience"
+        if difference:
+            raise PolicyError(
+                f"{policy.name}: the compiled and the reference engine part in window {window} "
+                f"({difference}); please report this with the file"
+            )
+        num_steps += result.num_steps
+        num_preemptions += result.num_preemptions
+    return num_steps, num_preemptions
 
 
 def _notes(policy: Policy) -> Iterator[str]:
