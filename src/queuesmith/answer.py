@@ -6,6 +6,7 @@ from typing import Any
 from queuesmith import numbers
 from queuesmith.evaluate import Evaluation
 from queuesmith.leaderboard import REFERENCE, Standing
+from queuesmith.policies import Policy
 from queuesmith.score import MARGIN, MIN_WINDOWS
 from queuesmith.traces.trace import Trace
 
@@ -47,8 +48,13 @@ def answer(
     by_load = {load: None if load in idle else _best_at(standings, load) for load in loads}
     if able:
         best = able[0]
-        sentences = [f"Run {best.policy.name}: {_scored(best)} over all loads."]
         mine = [by_key[best.policy.name, load] for load in loads]
+        gains = sorted(row["mean_change"] for row in mine if _matters(best, row["load"]))
+        reach = " to ".join(dict.fromkeys(numbers.change(gain) for gain in (gains[-1], gains[0])))
+        sentences = [
+            f"Run {best.policy.name}: mean TTFT {reach} against {REFERENCE}, no tail violated.",
+            f"Its score over all loads is {_scored(best)}; {REFERENCE} has 0.",
+        ]
         same = [row for row in mine if _changes_nothing(row)]
         sentences += [_change_sentence(f"At {_load(row)}", row) for row in mine if row not in same]
         if same:
@@ -105,10 +111,7 @@ def _best_at(standings: Sequence[Standing], load: str) -> str | None:
 
 
 def _scored(one: Standing) -> str:
-    return (
-        f"score {one.score.value:+.2f} [{one.score.low:+.2f}, {one.score.high:+.2f}] against "
-        f"{REFERENCE}"
-    )
+    return f"{one.score.value:+.2f} [{one.score.low:+.2f} to {one.score.high:+.2f}]"
 
 
 def _load(row: Mapping[str, Any]) -> str:
@@ -144,7 +147,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def warnings(
-    trace: Trace, evaluation: Evaluation, num_windows: int, asked_windows: int, window_len: int
+    policies: Sequence[Policy],
+    trace: Trace,
+    evaluation: Evaluation,
+    num_windows: int,
+    asked_windows: int,
+    window_len: int,
 ) -> list[str]:
     """Say what limits the answer, beginning with what limits it most."""
     found = []
@@ -175,6 +183,10 @@ def warnings(
             f"{evaluation.num_truncated} outputs were cut where the context window or the "
             "client's max_tokens ends them"
         )
-    if trace.client is None:
-        found.append("the trace names no clients: each request is a client of its own")
+    fair = [policy.name for policy in policies if policy.reads_field("request.client_tokens")]
+    if trace.client is None and fair:
+        found.append(
+            f"the trace names no clients for {_listed(fair)} to be fair to: each request is a "
+            "client of its own"
+        )
     return found

@@ -192,7 +192,7 @@ def compare(
         "cells": evaluation.cells.to_pylist(),
         "warnings": [
             *notes,
-            *warnings(trace, evaluation, len(windows), num_windows, len(windows[0].trace)),
+            *warnings(chosen, trace, evaluation, len(windows), num_windows, len(windows[0].trace)),
         ],
     }
     document["config"]["sha256"] = hashlib.sha256(
@@ -202,7 +202,7 @@ def compare(
 
 
 def _with_reference(policies: list[Policy]) -> list[Policy]:
-    """Put FCFS first; a name given twice is a mistake."""
+    """Put FCFS first; a name given twice, or FCFS's own for something else, is a mistake."""
     names = [policy.name for policy in policies]
     for name in names:
         if names.count(name) > 1:
@@ -210,9 +210,15 @@ def _with_reference(policies: list[Policy]) -> list[Policy]:
                 f"policy {name!r} is given twice; rename one file or leave one out, since results "
                 "are told apart by name"
             )
-    if REFERENCE in names:
-        return policies
-    return [get_policy(REFERENCE), *policies]
+    reference = get_policy(REFERENCE)
+    if REFERENCE not in names:
+        return [reference, *policies]
+    if policies[names.index(REFERENCE)] != reference:
+        raise ConfigError(
+            f"a file named {REFERENCE}.py would stand in for {REFERENCE}, the reference of every "
+            "comparison; rename it"
+        )
+    return policies
 
 
 def _without_nan(value: Any) -> Any:

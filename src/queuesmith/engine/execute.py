@@ -70,7 +70,6 @@ def simulate_workload(
 def _settings(
     config: EngineConfig, step_time: StepTime, policy: Policy, horizon: float, jump: bool
 ) -> Any:
-    reads = frozenset().union(*policy.reads.values())
     settings = np.recarray(1, SETTINGS_DTYPE)
     values = {
         "max_num_seqs": config.max_num_seqs,
@@ -93,8 +92,8 @@ def _settings(
         "has_hold": policy.hold is not None,
         "preemptive": policy.preemptive,
         "keeps_heap": policy.static and policy.admit is None and not policy.preemptive,
-        "reads_clients": "request.client_tokens" in reads,
-        "reads_oldest_wait": "engine.oldest_wait" in reads,
+        "reads_clients": policy.reads_field("request.client_tokens"),
+        "reads_oldest_wait": policy.reads_field("engine.oldest_wait"),
         "jump": jump,
         "horizon": horizon,
     }

@@ -88,6 +88,10 @@ class Policy:
             name.startswith("engine.") for name in fields
         )
 
+    def reads_field(self, name: str) -> bool:
+        """Tell whether any hook reads a field, such as ``"request.client_tokens"``."""
+        return any(name in fields for fields in self.reads.values())
+
     @property
     def is_bundle(self) -> bool:
         """Whether this is a policy and a configuration in one."""

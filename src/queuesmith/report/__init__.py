@@ -86,7 +86,7 @@ def render_html(
         kind=escape(origin["kind"]),
         kind_note=_KIND_NOTES.get(origin["kind"], ""),
         answer=_prose(sentences[0] if sentences else "No policy can be named."),
-        more=_paragraphs(sentences[1:]),
+        more=_points(sentences[1:]),
         facts=_facts(document, trace),
         warnings=_warnings(document["warnings"]),
         reference=escape(config["reference"]),
@@ -184,9 +184,9 @@ def _prose(text: str) -> str:
     return escape(text).replace(" %", "&nbsp;%")
 
 
-def _paragraphs(sentences: Iterable[str]) -> str:
-    text = " ".join(_prose(sentence) for sentence in sentences)
-    return f'<p class="lede">{text}</p>' if text else ""
+def _points(sentences: Iterable[str]) -> str:
+    items = "".join(f"<li>{_prose(sentence)}</li>" for sentence in sentences)
+    return f'<ul class="lede">{items}</ul>' if items else ""
 
 
 def _warnings(warnings: list[str]) -> str:
