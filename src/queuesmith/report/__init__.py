@@ -7,6 +7,7 @@
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from importlib.resources import files
@@ -180,8 +181,8 @@ def _figure_card(figure: Figure) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return escaped text in which no line breaks before a percent sign."""
-    return escape(text).replace(" %", "&nbsp;%")
+    """Return escaped text with true minus signs, in which no line breaks before a percent sign."""
+    return re.sub(r"(?<![\w.])-(?=\d)", "&minus;", escape(text)).replace(" %", "&nbsp;%")
 
 
 def _points(sentences: Iterable[str]) -> str:
