@@ -84,6 +84,12 @@ def answer(
             f"At {_listed(idle)} load {REFERENCE} queues for less than one step, so no order can "
             "matter."
         )
+    num_windows = sum(by_key[REFERENCE, loads[0]][name] for name in ("wins", "ties", "losses"))
+    if num_windows < MIN_WINDOWS:
+        sentences.append(
+            f"Only {num_windows} window{'s' if num_windows > 1 else ''} of requests: a hint, not "
+            f"evidence, which takes {MIN_WINDOWS} and more."
+        )
     if trace.origin.kind == "modelled":
         sentences.append("The traffic is modelled: confirm this on a trace of your own.")
     return {"policy": best.policy.name, "by_load": by_load, "sentences": sentences}

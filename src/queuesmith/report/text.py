@@ -60,13 +60,17 @@ def _origin(document: Mapping[str, Any]) -> Text:
         parts.append(f" ({dropped:,} left out)")
     parts.append(f"; engine: {_plain(config['preset'])} ({_plain(config['provenance'])})")
     limits = [f"{name} {limit:g} s" for name, limit in (config["slo"] or {}).items() if limit]
-    loads = ", ".join(f"{load['name']} {load['rho']:g}" for load in config["loads"])
+    loads = ", ".join(f"{load['name']} {_number(load['rho'])}" for load in config["loads"])
     parts.append(
         f"; {config['num_windows']} windows of {config['window_len']:,}; loads {_plain(loads)}; "
         f"SLO {', '.join(limits) or 'none'}; seed {config['seed']}. "
         f"{_plain(config['output_length'])}"
     )
     return line.append("".join(parts), "none")
+
+
+def _number(value: float | None) -> str:
+    return numbers.UNDEFINED if value is None else f"{value:g}"
 
 
 def _leaderboard(document: Mapping[str, Any], width: int) -> Table:

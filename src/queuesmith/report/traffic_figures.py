@@ -70,7 +70,10 @@ def _burstiness(trace: Trace) -> Figure:
     longer = gaps[gaps > 0]
     if len(longer):
         times, above = _survival(longer, share_of=len(gaps))
-        poisson = np.geomspace(times[0], -np.log(above[-1] / 3) * mean_gap, _NUM_POINTS // 4)
+        # From where nearly every Poisson gap is longer to where none would be seen.
+        first, last = min(times[0], mean_gap / 10), -np.log(above[-1] / 2) * mean_gap
+        times, above = np.insert(times, 0, first), np.insert(above, 0, above[0])
+        poisson = np.geomspace(first, last, _NUM_POINTS // 4)
         panels.append(
             _panel(
                 "Gaps between requests",

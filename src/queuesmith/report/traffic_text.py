@@ -13,6 +13,9 @@ _BARS = "".join(chr(0x2581 + height) for height in range(8))  # block elements, 
 #: For a terminal that cannot show those.
 _ASCII_BARS = "_.:-=+*#"
 
+#: Of the lengths, so that a line fits into 80 columns.
+_SHOWN_LENGTHS = ("mean", "p10", "p50", "p90", "p99", "p99.9", "max")
+
 
 def print_description(document: Mapping[str, Any], console: Console) -> None:
     """Print what `queuesmith.traces.describe.describe` says of a workload."""
@@ -69,9 +72,9 @@ def picture(values: list[float], encoding: str) -> str:
 
 def _print_tables(document: Mapping[str, Any], console: Console) -> None:
     lengths = document["lengths"]
-    table = _table("Length, tokens", *lengths["prompt"])
+    table = _table("Length, tokens", *_SHOWN_LENGTHS)
     for name in ("prompt", "output"):
-        table.add_row(name, *(numbers.count(value) for value in lengths[name].values()))
+        table.add_row(name, *(numbers.count(lengths[name][level]) for level in _SHOWN_LENGTHS))
     console.print(table)
     console.print()
     burstiness = document["burstiness"]
