@@ -37,6 +37,9 @@ class EngineConfig:
         Admit only what would fit as a whole.
     watermark : float
         Share of KV blocks kept free at admission while anything runs.
+    enable_prefix_caching : bool
+        Whether blocks keep their content after use, for requests with the same start. Off here
+        unless asked for, since few traces say which prompts share a start; vLLM has it on.
     scheduling_policy : {"fcfs", "priority"}
         vLLM's own choice of the request to preempt: the last in `running`, or the largest
         (priority, arrival). A policy's ``victim_key`` takes its place.
@@ -61,6 +64,7 @@ class EngineConfig:
     long_prefill_token_threshold_adaptive: bool = False
     scheduler_reserve_full_isl: bool = True
     watermark: float = 0.0
+    enable_prefix_caching: bool = False
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     instant_prefill: bool = False
 
@@ -86,6 +90,7 @@ class EngineConfig:
             "enable_chunked_prefill",
             "long_prefill_token_threshold_adaptive",
             "scheduler_reserve_full_isl",
+            "enable_prefix_caching",
             "instant_prefill",
         ):
             if not isinstance(getattr(self, name), bool):

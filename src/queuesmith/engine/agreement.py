@@ -64,7 +64,7 @@ def first_difference(result: Result, reference: ReferenceEngine) -> str:
                 continue
             if not abs(kernel_says - reference_says) <= TOLERANCE:
                 return f"row {request.row}: {what} at {kernel_says!r} and {reference_says!r} s"
-    for what in ("num_computed_tokens", "num_recomputed_tokens"):
+    for what in ("num_computed_tokens", "num_recomputed_tokens", "num_cached_tokens"):
         if getattr(result, what) != getattr(reference, what):
             return f"{what}: {getattr(result, what)} and {getattr(reference, what)}"
     gaps = np.clip(reference.gaps, ITL_EDGES[0], ITL_EDGES[-1] * (1 - 1e-9))

@@ -15,7 +15,6 @@ _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2*
 
 #: Options that change what vLLM schedules but not what this engine does.
 _NOT_MODELLED = {
-    "enable-prefix-caching": "prefix caching",
     "async-scheduling": "asynchronous scheduling",
     "speculative-config": "speculative decoding",
     "spec-method": "speculative decoding",
@@ -35,6 +34,14 @@ _IN_THE_PRESET = {
     "quantization": "quantisation",
     "kv-cache-dtype": "the KV cache's type",
     "dtype": "the weights' type",
+}
+
+#: Short names of options that deserve a note.
+_SHORT = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-q": "--quantization",
 }
 
 _FLAGS = {
@@ -139,9 +146,11 @@ def _split(text: str) -> tuple[dict[str, str], list[str]]:
     ignored = []
     place = 0
     while place < len(words):
-        word = words[place]
+        word = _SHORT.get(words[place], words[place])
         place += 1
         if not word.startswith("--"):
+            if word.partition("=")[0].replace("_", "-") in _SETTINGS:
+                raise ConfigError(f"--engine-args: options begin with two dashes, as in --{word}")
             continue  # "vllm serve MODEL", or the value of an option that is ignored
         option, equals, value = word[2:].partition("=")
         option = option.replace("_", "-")
@@ -156,8 +165,9 @@ def _split(text: str) -> tuple[dict[str, str], list[str]]:
             if not value:
                 raise ConfigError(f"--{option} needs a value, as in `--{option} 128`")
             given[option] = value
-        elif option in _NOT_MODELLED and value != "false":
-            notes.append(f"--{option}: {_NOT_MODELLED[option]} is not simulated")
+        elif (family := option.partition(".")[0]) in _NOT_MODELLED:  # --speculative-config.method
+            if value != "false":  # switched off is what is simulated
+                notes.append(f"--{option}: {_NOT_MODELLED[family]} is not simulated")
         elif option in _IN_THE_PRESET:
             notes.append(f"--{option}: {_IN_THE_PRESET[option]} comes from the engine preset")
         else:
@@ -215,5 +225,6 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "long-prefill-token-threshold-adaptive": ("long_prefill_token_threshold_adaptive", _boolean),
     "scheduler-reserve-full-isl": ("scheduler_reserve_full_isl", _boolean),
     "watermark": ("watermark", _share),
+    "enable-prefix-caching": ("enable_prefix_caching", _boolean),
     "scheduling-policy": ("scheduling_policy", _word),
 }

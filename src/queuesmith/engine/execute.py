@@ -12,7 +12,9 @@ from queuesmith.engine import kernel
 from queuesmith.engine.compile import CompiledPolicy
 from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Recording, Result
 from queuesmith.engine.state import (
+    BLOCK_DTYPE,
     CLIENT_DTYPE,
+    CONTENT_DTYPE,
     ITL_DTYPE,
     NUM_LISTS,
     SETTINGS_DTYPE,
@@ -60,6 +62,7 @@ def simulate_workload(
         num_jumps=int(run.state.num_jumps),
         num_computed_tokens=int(run.state.num_computed_tokens),
         num_recomputed_tokens=int(run.state.num_recomputed_tokens),
+        num_cached_tokens=int(run.state.num_cached_tokens),
         end_time=float(run.state.now),
         num_dropped=workload.num_dropped,
         num_truncated=workload.num_truncated,
@@ -83,6 +86,7 @@ def _settings(
         "chunked": config.enable_chunked_prefill,
         "reserve_full_isl": config.scheduler_reserve_full_isl,
         "watermark_blocks": config.watermark_blocks,
+        "caching": config.enable_prefix_caching,
         "priority_victims": config.scheduling_policy == "priority",
         "instant_prefill": config.instant_prefill,
         "a": step_time.a + step_time.host_overhead,
@@ -145,6 +149,7 @@ def _run(
             np.zeros((NUM_LISTS, num_requests), np.int64),
             _zeros(int(workload.client.max()) + 1, CLIENT_DTYPE),
             itl,
+            *_block_pool(workload, work, int(settings.num_gpu_blocks[0])),
             np.zeros(int(settings.block_size[0]), np.int64),
             recording.steps,
             recording.tokens,
@@ -159,6 +164,21 @@ def _run(
     if status != kernel.FINISHED:
         raise _explain_stall(compiled.policy, state[0], status)
     return _Run(requests, state[0], work, itl, recording)
+
+
+def _block_pool(workload: Workload, work: Any, num_gpu_blocks: int) -> tuple[Any, Any, Any]:
+    """Return the pool, the contents and the tables; next to nothing without prefix caching."""
+    contents = workload.contents
+    if contents is None:
+        return _zeros(1, BLOCK_DTYPE), _zeros(1, CONTENT_DTYPE), np.zeros((2, 1), np.int64)
+    pool = _zeros(num_gpu_blocks, BLOCK_DTYPE)
+    blocks = np.arange(num_gpu_blocks)
+    pool.next, pool.prev = np.roll(blocks, -1), np.roll(blocks, 1)
+    pool.content = pool.newer = pool.older = -1
+    cached = _zeros(contents.num_contents, CONTENT_DTYPE)
+    cached.oldest = cached.newest = -1
+    work.table = contents.offsets[:-1]
+    return pool, cached, np.vstack([np.zeros_like(contents.numbers), contents.numbers])
 
 
 def _zeros(length: int, dtype: np.dtype[Any]) -> Any:
@@ -204,8 +224,8 @@ def _explain_fault(
             trace = trace.tb_next
     return PolicyError(
         f"policy {policy.name!r} failed in {hook}{line} ({policy.path}): "
-        f"{type(error).__name__}: {error}. It was asked at {view.now:g} s about a request with "
-        f"{request.num_prompt_tokens} prompt tokens; a hook must return a number for every row"
+        f"{type(error).__name__}: {error}. It was asked at {float(state.now):g} s about a request "
+        f"with {request.num_prompt_tokens} prompt tokens; a hook must return a number for every row"
     )
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from queuesmith.config import EngineConfig
+from queuesmith.engine.block_pool import BlockPool
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, request_rows
 from queuesmith.policies import Policy
@@ -33,6 +34,7 @@ def simulate_reference(
             view=SimpleNamespace(**{name: rows[name][row].item() for name in REQUEST_FIELDS}),
             output_len=int(workload.output_len[row]),
             client=int(workload.client[row]),
+            contents=workload.contents_of(row),
         )
         for row in range(len(rows))
     ]
@@ -49,7 +51,9 @@ class Request:
     view: SimpleNamespace  # the fields of REQUEST_DTYPE and nothing else
     output_len: int  # the truth
     client: int
-    blocks: int = 0
+    contents: list[int]  # what its full blocks will hold; empty without prefix caching
+    blocks: list[int] = field(default_factory=list)
+    num_remembered: int = 0  # of its blocks, whose content the pool knows
     admission: int = -1
     output_at_admission: int = 0
     scheduled_ts: float = math.nan
@@ -107,6 +111,11 @@ class ReferenceEngine:
     recent_ttft: float = math.nan
     last_step_time: float = 1.0
     peak_backlog_time: float = 0.0
+    num_cached_tokens: int = 0
+    pool: BlockPool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pool = BlockPool(self.config.num_gpu_blocks)
 
     def run(self, horizon: float = math.inf) -> None:
         """Step until every request has finished or the horizon is reached."""
@@ -189,7 +198,8 @@ class ReferenceEngine:
                     break
             if request not in self.running:
                 break
-            request.blocks += self.blocks_needed(request, new)
+            request.blocks += self.pool.take(self.blocks_needed(request, new))
+            self.remember(request, int(request.view.num_computed_tokens) + new)
             tokens[request.row] = new
             budget -= self.charge(new)
             place += 1
@@ -201,11 +211,12 @@ class ReferenceEngine:
             and len(self.running) + len(held) < self.config.seats
         ):
             request = candidates[0]
-            new = self.num_admitted_tokens(request, num_present, budget)
+            hits = self.find_hits(request)
+            new = self.num_admitted_tokens(request, hits, num_present, budget)
             if new == 0:
                 break
             candidates.pop(0)
-            self.admit(request, new)
+            self.admit(request, hits, new)
             tokens[request.row] = new
             budget -= self.charge(new)
 
@@ -239,8 +250,8 @@ class ReferenceEngine:
 
     @property
     def num_free_blocks(self) -> int:
-        """KV blocks that nobody holds; vLLM keeps one for itself."""
-        return self.config.num_gpu_blocks - 1 - sum(r.blocks for r in self.requests)
+        """KV blocks that nobody holds."""
+        return len(self.pool.free)
 
     def take_arrivals(self) -> None:
         """Let requests that have arrived join `waiting`; a returning client's counter is lifted."""
@@ -261,13 +272,13 @@ class ReferenceEngine:
                 least = min(self.client_counter.get(client, 0.0) for client in active)
                 own = self.client_counter.get(request.client, 0.0)
                 self.client_counter[request.client] = max(own, least)
-            request.view.num_uncached_tokens = request.num_tokens
+            self.enter_waiting(request)
             self.waiting.append(request)
             self.num_arrived += 1
 
     def observe(self) -> SimpleNamespace:
         """Return the engine row that all hooks of this step see."""
-        waiting_tokens = sum(r.num_tokens for r in self.waiting)
+        waiting_tokens = sum(r.view.num_uncached_tokens for r in self.waiting)
         usable = self.config.num_gpu_blocks - 1
         token_rate = 1.0 if math.isnan(self.token_rate) else self.token_rate
         backlog_time = waiting_tokens / token_rate
@@ -321,24 +332,30 @@ class ReferenceEngine:
         most = self.most_tokens_per_request(num_present)
         return min(request.missing, most, budget, room)
 
-    def num_admitted_tokens(self, request: Request, num_present: int, budget: int) -> int:
+    def num_admitted_tokens(
+        self, request: Request, hits: list[int], num_present: int, budget: int
+    ) -> int:
         """Return the tokens a waiting request would be given; 0 when it cannot be admitted."""
-        new = request.missing
+        cached = len(hits) * self.config.block_size
+        new = request.num_tokens - cached
         if not self.config.instant_prefill:
             new = min(new, self.most_tokens_per_request(num_present))
             if new > budget and not self.config.enable_chunked_prefill:
                 return 0
             new = min(new, budget)
         watermark = self.config.watermark_blocks if self.running else 0
-        whole = request.missing if self.config.scheduler_reserve_full_isl else new
-        if math.ceil(whole / self.config.block_size) + watermark > self.num_free_blocks:
+        # Hits that nobody holds sit among the free blocks and will not be free any more.
+        idle_hits = sum(self.pool.num_holders[block] == 0 for block in hits)
+        whole = request.num_tokens if self.config.scheduler_reserve_full_isl else cached + new
+        blocks = math.ceil(whole / self.config.block_size) - len(hits)
+        if blocks + idle_hits + watermark > self.num_free_blocks:
             return 0
         return new
 
     def blocks_needed(self, request: Request, new: int) -> int:
         """Return the blocks that `request` lacks to compute `new` more tokens."""
         num_tokens = int(request.view.num_computed_tokens) + new
-        return math.ceil(num_tokens / self.config.block_size) - request.blocks
+        return math.ceil(num_tokens / self.config.block_size) - len(request.blocks)
 
     def find_victim(self) -> Request:
         """Return the running request to preempt when KV blocks run out."""
@@ -346,17 +363,51 @@ class ReferenceEngine:
             return max(self.running, key=lambda r: (r.view.priority, r.view.arrival_time))
         return self.running[-1]
 
+    def find_hits(self, request: Request) -> list[int]:
+        """Return the cached blocks that a request would start from; one token is always left."""
+        most = (request.num_tokens - 1) // self.config.block_size
+        return self.pool.find(request.contents[:most])
+
+    def remember(self, request: Request, num_tokens: int) -> None:
+        """Tell the pool what the request's blocks hold that its first `num_tokens` fill."""
+        if not request.contents:
+            return
+        num_full = num_tokens // self.config.block_size
+        for place in range(request.num_remembered, num_full):
+            self.pool.remember(request.blocks[place], request.contents[place])
+        request.num_remembered = max(request.num_remembered, num_full)
+
+    def release(self, request: Request) -> None:
+        """Give back all blocks of a request."""
+        self.pool.give_back(request.blocks)
+        request.blocks = []
+        request.num_remembered = 0
+
+    def enter_waiting(self, request: Request) -> None:
+        """Take note of the prefill that is left as a request begins to wait."""
+        cached = len(self.find_hits(request)) * self.config.block_size
+        request.view.num_uncached_tokens = request.num_tokens - cached
+
     def preempt(self, request: Request) -> None:
-        """Take a request's KV; its tokens will be computed again."""
-        request.blocks = 0
+        """Take a request's KV; what is not cached will be computed again."""
+        self.release(request)
         self.num_recomputed_tokens += request.view.num_computed_tokens
         request.view.num_computed_tokens = 0
         request.view.num_preemptions += 1
-        request.view.num_uncached_tokens = request.num_tokens
+        self.enter_waiting(request)
 
-    def admit(self, request: Request, new: int) -> None:
+    def admit(self, request: Request, hits: list[int], new: int) -> None:
         """Move a request from `waiting` to `running`."""
-        request.blocks = math.ceil(new / self.config.block_size)
+        cached = len(hits) * self.config.block_size
+        self.pool.share(hits)
+        request.blocks = list(hits)
+        request.num_remembered = len(hits)
+        request.view.num_computed_tokens = cached
+        request.blocks += self.pool.take(self.blocks_needed(request, new))
+        self.remember(request, cached + new)
+        self.num_cached_tokens += cached
+        if request.view.num_preemptions > 0:
+            self.num_recomputed_tokens -= cached
         request.admission = self.num_admissions
         request.output_at_admission = request.view.num_output_tokens
         self.num_admissions += 1
@@ -396,6 +447,9 @@ class ReferenceEngine:
             request.view.num_computed_tokens += tokens[request.row]
             if request.missing == 0:
                 self.emit_token(request)
+        for row in tokens:  # in order of budget, as vLLM does
+            if not math.isnan(self.requests[row].finished_ts):
+                self.release(self.requests[row])
         self.running = [r for r in self.running if math.isnan(r.finished_ts)]
         if not self.waiting:
             self.peak_backlog_time = 0.0
@@ -417,4 +471,3 @@ class ReferenceEngine:
         self.client_counter[request.client] = self.client_counter.get(request.client, 0.0) + 2.0
         if view.num_output_tokens == request.output_len:
             request.finished_ts = self.now
-            request.blocks = 0

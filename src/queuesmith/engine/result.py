@@ -68,7 +68,10 @@ class Result:
     num_jumps : int
         Stretches of pure decode that the kernel jumped over.
     num_computed_tokens, num_recomputed_tokens : int
-        Tokens computed in all; those lost to a preemption, hence computed again.
+        Tokens computed in all; those lost to a preemption and not found again, hence computed
+        again.
+    num_cached_tokens : int
+        Tokens not computed because a prefix was cached.
     end_time : float
         When the last step ended, s.
     num_dropped : int
@@ -89,6 +92,7 @@ class Result:
     end_time: float
     num_dropped: int
     num_truncated: int = 0
+    num_cached_tokens: int = 0
     recording: Recording | None = None
 
     @property

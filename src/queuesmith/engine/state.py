@@ -21,6 +21,7 @@ SETTINGS_DTYPE = np.dtype(
         ("chunked", "?"),
         ("reserve_full_isl", "?"),
         ("watermark_blocks", "i8"),
+        ("caching", "?"),
         ("priority_victims", "?"),
         ("instant_prefill", "?"),
         # StepTime, s; `a` includes the host overhead
@@ -82,6 +83,7 @@ STATE_DTYPE = np.dtype(
         ("num_jumps", "i8"),
         ("num_computed_tokens", "i8"),
         ("num_recomputed_tokens", "i8"),
+        ("num_cached_tokens", "i8"),
         ("num_entries", "i8"),
         ("num_preemptions", "i8"),
         ("num_preempted", "i8"),  # in this step: lists[PREEMPTED, :num_preempted]
@@ -117,6 +119,8 @@ WORK_DTYPE = np.dtype(
         ("client", "i8"),  # code from 0
         ("key", "f8"),  # its waiting_key, when last asked
         ("blocks", "i8"),  # KV blocks held
+        ("table", "i8"),  # where its blocks stand in `tables`
+        ("remembered", "i8"),  # of its blocks, whose content is known
         ("admission", "i8"),  # number of its last admission
         ("output_at_admission", "i8"),
         ("scheduled_ts", "f8"),  # results; NaN until they happen
@@ -132,5 +136,28 @@ CLIENT_DTYPE = np.dtype([("counter", "f8"), ("active", "i8")], align=True)
 #: Lower edge in seconds and count of each bin of the inter-token histogram.
 ITL_DTYPE = np.dtype([("edge", "f8"), ("count", "i8")], align=True)
 
+#: A KV block under prefix caching. Free blocks are a ring through `next` and `prev` that begins and
+#: ends at block 0, which vLLM keeps for itself; `newer` and `older` link blocks of one content.
+BLOCK_DTYPE = np.dtype(
+    [
+        ("next", "i8"),
+        ("prev", "i8"),
+        ("num_holders", "i8"),
+        ("content", "i8"),  # -1 when not known
+        ("newer", "i8"),  # -1 at the end
+        ("older", "i8"),
+    ],
+    align=True,
+)
+
+#: The blocks that hold a content: the one cached first and the one cached last; -1 for none.
+CONTENT_DTYPE = np.dtype([("oldest", "i8"), ("newest", "i8")], align=True)
+
+# Rows of `tables`: the blocks that each request holds, and what they will hold when full.
+BLOCK, CONTENT = range(2)
+
 # Lists of rows, one after the other in an array of shape (NUM_LISTS, num_requests).
 WAITING, RUNNING, TOKENS, HELD, PREEMPTED, SCRATCH, NUM_LISTS = range(7)
+
+# Hooks, as `fault_hook` names them.
+WAITING_KEY, VICTIM_KEY, ADMIT, HOLD = range(4)

@@ -7,10 +7,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuesmith.config import EngineConfig
-from queuesmith.errors import TraceError
+from queuesmith.errors import ConfigError, TraceError
 from queuesmith.policies import Policy
 from queuesmith.request import REQUEST_DTYPE
 from queuesmith.traces.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What the KV blocks of every request will hold, as numbers from 0.
+
+    Equal numbers mean equal tokens and an equal past. A block that the trace does not describe,
+    such as one with output tokens, has a number of its own: nobody else finds it, but its request
+    does when it returns from a preemption.
+
+    Attributes
+    ----------
+    offsets : (num_requests + 1,) int64
+    numbers : (offsets[-1],) int64
+        Of the blocks of request k at ``offsets[k]`` to ``offsets[k + 1]``; the last one of each
+        request, which is never full, is -1.
+    num_contents : int
+    """
+
+    offsets: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    num_contents: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +53,8 @@ class Workload:
     client : (num_requests,) int64
         Codes from 0; requests of unknown clients are clients of their own.
     num_dropped, num_truncated : int
+    contents : Contents or None
+        What KV blocks will hold; None without prefix caching.
     """
 
     trace: Trace
@@ -42,6 +66,15 @@ class Workload:
     client: NDArray[np.int64]
     num_dropped: int
     num_truncated: int
+    contents: Contents | None
+
+    def contents_of(self, row: int) -> list[int]:
+        """Return what each full block of a request will hold; nothing without prefix caching."""
+        if self.contents is None:
+            return []
+        first, end = self.contents.offsets[row : row + 2]
+        numbers: list[int] = self.contents.numbers[first : end - 1].tolist()
+        return numbers
 
 
 def can_run(trace: Trace, config: EngineConfig) -> NDArray[np.bool_]:
@@ -103,7 +136,42 @@ def prepare(
         client=client.astype(np.int64),
         num_dropped=len(trace) - len(kept),
         num_truncated=int((output_len < kept.output_len).sum()),
+        contents=_contents(kept, output_len, config) if config.enable_prefix_caching else None,
     )
+
+
+def _contents(trace: Trace, output_len: NDArray[np.int64], config: EngineConfig) -> Contents:
+    """Turn the trace's blocks, of its own size, into the engine's."""
+    size = config.block_size
+    # The last output token is never computed, so it fills no block.
+    num_full = (trace.prompt_len + output_len - 1) // size
+    offsets = np.concatenate([[0], np.cumsum(num_full + 1)])
+    request = np.repeat(np.arange(len(trace)), num_full + 1)
+    place = np.arange(offsets[-1]) - offsets[request]
+    hashes = trace.block_hashes
+    known = np.zeros(len(place), np.bool_)
+    num_shared = 0
+    numbers = np.empty(len(place), np.int64)
+    if hashes is not None:
+        if hashes.block_size % size and size % hashes.block_size:
+            raise ConfigError(
+                f"block_size ({size}) must divide the trace's blocks of {hashes.block_size} tokens "
+                "or be a multiple of them, for prefixes to be shared as they are in the trace"
+            )
+        per_hash, per_block = max(hashes.block_size // size, 1), max(size // hashes.block_size, 1)
+        # Hashes are chained, so the last one that a block covers stands for all before it.
+        covered = ((place + 1) * per_block - 1) // per_hash
+        known = ((place + 1) * size <= trace.prompt_len[request]) & (
+            covered < hashes.num_blocks[request]
+        )
+        distinct, code = np.unique(hashes.hashes, return_inverse=True)
+        code = code.reshape(-1)[hashes.offsets[request[known]] + covered[known]]
+        numbers[known] = code * per_hash + place[known] % per_hash
+        num_shared = len(distinct) * per_hash
+    own = ~known & (place < num_full[request])
+    numbers[own] = num_shared + np.arange(own.sum())
+    numbers[place == num_full[request]] = -1
+    return Contents(offsets, numbers, num_shared + int(own.sum()))
 
 
 def request_rows(workload: Workload, policy: Policy) -> Any:

@@ -1,0 +1,158 @@
+"""Compiled: KV blocks, counted, and under prefix caching known by name.
+
+Without prefix caching one free block is as good as another and only their number is kept. With it
+every block is a row of `pool`; the rules are those of :mod:`queuesmith.engine.block_pool`, which
+says the same in plain Python.
+
+Parameters have the same names throughout: `p` the settings, `s` the state, `r` and `w` a request's
+public row and working row, `pool`, `contents` and `tables` as :func:`queuesmith.engine.kernel.run`
+describes them.
+"""
+
+from numba import njit
+
+from queuesmith.engine.state import BLOCK, CONTENT
+
+
+@njit(forceinline=True)
+def blocks_for(num_tokens, block_size):
+    """Return the KV blocks that hold `num_tokens`."""
+    return (num_tokens + block_size - 1) // block_size
+
+
+@njit(forceinline=True)
+def more_blocks(num_tokens, blocks, block_size):
+    """Return the KV blocks that `num_tokens` need beyond the `blocks` at hand.
+
+    Most often none, which a multiplication finds out faster than a division.
+    """
+    if num_tokens <= blocks * block_size:
+        return 0
+    return blocks_for(num_tokens, block_size) - blocks
+
+
+@njit(forceinline=True)
+def link_free(pool, block, after):
+    """Put a block into the ring of free blocks."""
+    before = pool[after].next
+    pool[after].next = block
+    pool[block].prev = after
+    pool[block].next = before
+    pool[before].prev = block
+
+
+@njit(forceinline=True)
+def unlink_free(pool, block):
+    """Take a block out of the ring of free blocks."""
+    pool[pool[block].prev].next = pool[block].next
+    pool[pool[block].next].prev = pool[block].prev
+
+
+@njit(forceinline=True)
+def forget(pool, contents, block):
+    """Take a block off the list of those that hold its content."""
+    content, newer, older = pool[block].content, pool[block].newer, pool[block].older
+    if older < 0:
+        contents[content].oldest = newer
+    else:
+        pool[older].newer = newer
+    if newer < 0:
+        contents[content].newest = older
+    else:
+        pool[newer].older = older
+    pool[block].content = -1
+
+
+@njit(forceinline=True)
+def take_blocks(p, s, w, pool, contents, tables, num_blocks):
+    """Give a request more free blocks, from the front of the ring; they lose their content."""
+    s.num_free_blocks -= num_blocks
+    if p.caching:
+        for place in range(w.blocks, w.blocks + num_blocks):
+            block = pool[0].next
+            unlink_free(pool, block)
+            if pool[block].content >= 0:
+                forget(pool, contents, block)
+            pool[block].num_holders = 1
+            tables[BLOCK, w.table + place] = block
+    w.blocks += num_blocks
+
+
+@njit(forceinline=True)
+def share_blocks(p, s, w, pool, contents, tables, num_hits):
+    """Let a request begin with the blocks that hold its first contents."""
+    for place in range(num_hits):
+        block = contents[tables[CONTENT, w.table + place]].oldest
+        if pool[block].num_holders == 0:
+            unlink_free(pool, block)
+            s.num_free_blocks -= 1
+        pool[block].num_holders += 1
+        tables[BLOCK, w.table + place] = block
+    w.blocks = num_hits
+    w.remembered = num_hits
+
+
+@njit(forceinline=True)
+def give_back_blocks(p, s, w, pool, tables):
+    """Let go of all blocks, last one first.
+
+    Blocks without content go to the front of the ring, to be taken next; the others to the back, so
+    that the start of a sequence outlives its end.
+    """
+    if not p.caching:
+        s.num_free_blocks += w.blocks
+    else:
+        front = 0
+        for place in range(w.blocks - 1, -1, -1):
+            block = tables[BLOCK, w.table + place]
+            pool[block].num_holders -= 1
+            if pool[block].num_holders == 0:
+                s.num_free_blocks += 1
+                if pool[block].content < 0:
+                    link_free(pool, block, front)
+                    front = block
+                else:
+                    link_free(pool, block, pool[0].prev)
+    w.blocks = 0
+    w.remembered = 0
+
+
+@njit(forceinline=True)
+def remember_blocks(p, w, pool, contents, tables, num_tokens):
+    """Note what the blocks hold that the first `num_tokens` of a request fill."""
+    if not p.caching:
+        return
+    num_full = num_tokens // p.block_size
+    for place in range(w.remembered, num_full):
+        block = tables[BLOCK, w.table + place]
+        content = tables[CONTENT, w.table + place]
+        newest = contents[content].newest
+        pool[block].content = content
+        pool[block].older = newest
+        pool[block].newer = -1
+        if newest < 0:
+            contents[content].oldest = block
+        else:
+            pool[newest].newer = block
+        contents[content].newest = block
+    w.remembered = max(w.remembered, num_full)
+
+
+@njit(forceinline=True)
+def find_hits(r, p, w, pool, contents, tables):
+    """Count the leading blocks that are cached, and those of them that nobody holds.
+
+    One token is always left to compute.
+    """
+    num_hits = 0
+    num_idle = 0
+    if p.caching:
+        most = (r.num_prompt_tokens + r.num_output_tokens - 1) // p.block_size
+        while num_hits < most:
+            block = contents[tables[CONTENT, w.table + num_hits]].oldest
+            if block < 0:
+                break
+            num_hits += 1
+            if pool[block].num_holders == 0:
+                num_idle += 1
+    return num_hits, num_idle

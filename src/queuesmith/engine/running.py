@@ -1,0 +1,260 @@
+"""Compiled: who runs, who is held, who is preempted, and who gets how many tokens."""
+
+import numpy as np
+from numba import njit
+
+from queuesmith.engine.kv_blocks import give_back_blocks, more_blocks, remember_blocks, take_blocks
+from queuesmith.engine.state import (
+    HELD,
+    HOLD,
+    PREEMPTED,
+    RUNNING,
+    SCRATCH,
+    TOKENS,
+    VICTIM_KEY,
+    WAITING,
+    WAITING_KEY,
+)
+from queuesmith.engine.waiting import (
+    ask_flag,
+    ask_key,
+    count_scheduled,
+    enter_waiting,
+    most_tokens_per_request,
+    rank_waiting,
+    sift_down,
+    sift_up,
+)
+
+
+@njit(forceinline=True)
+def set_aside_held(requests, e, p, s, work, lists, clients, hold):
+    """Move requests that `hold` names from `running` to `held`, unless nobody would stay."""
+    kept = 0
+    s.num_held = 0
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        if ask_flag(requests, e, p, s, work, clients, HOLD, row, hold):
+            lists[HELD, s.num_held] = row
+            s.num_held += 1
+        else:
+            lists[SCRATCH, kept] = row
+            kept += 1
+    if kept == 0 or s.num_held == 0:
+        s.num_held = 0
+        return
+    for place in range(kept):
+        lists[RUNNING, place] = lists[SCRATCH, place]
+    s.num_running = kept
+    s.out_of_order = True
+
+
+@njit(forceinline=True)
+def preempt(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key):
+    """Take all KV blocks of a request that has left `running` and let it wait again."""
+    r = requests[row]
+    give_back_blocks(p, s, work[row], pool, tables)
+    s.num_recomputed_tokens += r.num_computed_tokens
+    r.num_computed_tokens = 0
+    r.num_preemptions += 1
+    lists[PREEMPTED, s.num_preempted] = row
+    s.num_preempted += 1
+    s.num_preemptions += 1
+    enter_waiting(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key)
+
+
+@njit(forceinline=True)
+def displace(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, admit):
+    """Let the best waiting requests take the seats of the worst running ones.
+
+    The j-th best admissible waiting request displaces the j-th worst running one while its key is
+    strictly smaller. Candidates are popped to look at them and pushed back.
+    """
+    rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit)
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+    num_candidates = s.num_candidates
+    num_displaced = 0
+    while s.num_candidates > 0:
+        worst = -1
+        for place in range(s.num_running):
+            row = lists[RUNNING, place]
+            if requests[row].num_output_tokens <= work[row].output_at_admission:
+                continue  # no token since its admission: without this rule two could swap forever
+            if worst < 0 or work[row].key >= work[lists[RUNNING, worst]].key:
+                worst = place
+        if worst < 0 or not work[lists[WAITING, 0]].key < work[lists[RUNNING, worst]].key:
+            break
+        s.num_candidates -= 1
+        best = lists[WAITING, 0]
+        lists[WAITING, 0] = lists[WAITING, s.num_candidates]
+        lists[WAITING, s.num_candidates] = best
+        sift_down(work, lists, s.num_candidates, 0)
+        lists[SCRATCH, num_displaced] = lists[RUNNING, worst]
+        num_displaced += 1
+        for place in range(worst, s.num_running - 1):
+            lists[RUNNING, place] = lists[RUNNING, place + 1]
+        s.num_running -= 1
+    while s.num_candidates < num_candidates:
+        s.num_candidates += 1
+        sift_up(work, lists, s.num_candidates - 1)
+    for index in range(num_displaced):
+        preempt(
+            requests,
+            e,
+            p,
+            s,
+            work,
+            lists,
+            clients,
+            pool,
+            contents,
+            tables,
+            lists[SCRATCH, index],
+            waiting_key,
+        )
+
+
+@njit(forceinline=True)
+def num_new_tokens(r, p, most, budget):
+    """Return the tokens that a running request is given out of `budget`."""
+    missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
+    if p.instant_prefill:
+        return missing
+    new = min(missing, most, budget)
+    return min(new, p.max_model_len - r.num_computed_tokens - 1)
+
+
+@njit(forceinline=True)
+def order_matters(requests, p, s, work, lists):
+    """Tell whether blocks or budget are too short for all of `running`.
+
+    Otherwise every order gives everybody the same, and sorting can be left out; but under prefix
+    caching the order also says which of two blocks with one content was cached first.
+    """
+    if p.caching:
+        return True
+    most = most_tokens_per_request(p, s)
+    budget = p.token_budget
+    free = s.num_free_blocks
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        new = num_new_tokens(requests[row], p, most, p.token_budget)
+        budget -= 1 if p.instant_prefill else new
+        num_tokens = requests[row].num_computed_tokens + new
+        free -= more_blocks(num_tokens, work[row].blocks, p.block_size)
+        if budget < 0 or free < 0:
+            return True
+    return False
+
+
+@njit(forceinline=True)
+def order_by_victim_key(requests, e, p, s, work, lists, clients, victim_key):
+    """Sort `running` by (victim_key, admission), so that the victim stands last."""
+    num_running = s.num_running
+    values = np.empty(num_running, np.float64)
+    for place in range(num_running):
+        row = lists[RUNNING, place]
+        values[place] = ask_key(requests, e, p, s, work, clients, VICTIM_KEY, row, victim_key)
+        lists[SCRATCH, place] = row
+    order = np.argsort(values, kind="mergesort")  # stable, and `running` is in admission order
+    for place in range(num_running):
+        lists[RUNNING, place] = lists[SCRATCH, order[place]]
+    s.out_of_order = True
+
+
+@njit(forceinline=True)
+def remove_running(s, lists, place):
+    """Remove one place from `running` and `tokens`."""
+    for later in range(place, s.num_running - 1):
+        lists[RUNNING, later] = lists[RUNNING, later + 1]
+        lists[TOKENS, later] = lists[TOKENS, later + 1]
+    s.num_running -= 1
+
+
+@njit(forceinline=True)
+def find_priority_victim(requests, s, lists):
+    """Return the place of the largest (priority, arrival); ties go to the earlier place."""
+    victim = 0
+    for place in range(1, s.num_running):
+        a, b = requests[lists[RUNNING, place]], requests[lists[RUNNING, victim]]
+        if a.priority > b.priority or (
+            a.priority == b.priority and a.arrival_time > b.arrival_time
+        ):
+            victim = place
+    return victim
+
+
+@njit(forceinline=True)
+def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key):
+    """Give running requests their tokens, preempting when KV blocks run out.
+
+    Returns the budget that is left and whether anybody was preempted.
+    """
+    most = most_tokens_per_request(p, s)
+    budget = p.token_budget
+    preempted = False
+    s.num_prefill_tokens = s.num_decodes = s.kv_tokens = 0
+    s.attention = 0.0
+    place = 0
+    while place < s.num_running and budget > 0:
+        row = lists[RUNNING, place]
+        r, w = requests[row], work[row]
+        new = num_new_tokens(r, p, most, budget)
+        lists[TOKENS, place] = new
+        if new == 0:
+            place += 1
+            continue
+        more = more_blocks(r.num_computed_tokens + new, w.blocks, p.block_size)
+        fits = True
+        while more > s.num_free_blocks:
+            victim_place = s.num_running - 1
+            if p.priority_victims and not p.has_victim_key:
+                victim_place = find_priority_victim(requests, s, lists)
+            victim = lists[RUNNING, victim_place]
+            if victim_place < place:
+                refund = lists[TOKENS, victim_place]
+                if refund > 0:
+                    count_scheduled(p, s, requests[victim], refund, -1)
+                    budget += 1 if p.instant_prefill else refund
+                place -= 1
+            remove_running(s, lists, victim_place)
+            preempt(
+                requests, e, p, s, work, lists, clients, pool, contents, tables, victim, waiting_key
+            )
+            preempted = True
+            if victim == row:
+                fits = False
+                break
+        if not fits:
+            break
+        take_blocks(p, s, w, pool, contents, tables, more)
+        remember_blocks(p, w, pool, contents, tables, r.num_computed_tokens + new)
+        count_scheduled(p, s, r, new, 1)
+        budget -= 1 if p.instant_prefill else new
+        place += 1
+    for later in range(place, s.num_running):
+        lists[TOKENS, later] = 0
+    return budget, preempted
+
+
+@njit(forceinline=True)
+def restore_running(s, work, lists):
+    """Return what was held to `running` and `running` to admission order, with its tokens."""
+    for index in range(s.num_held):
+        lists[RUNNING, s.num_running] = lists[HELD, index]
+        lists[TOKENS, s.num_running] = 0
+        s.num_running += 1
+    s.num_held = 0
+    s.out_of_order = False
+    num_running = s.num_running
+    admissions = np.empty(num_running, np.int64)
+    tokens = lists[TOKENS, :num_running].copy()
+    for place in range(num_running):
+        lists[SCRATCH, place] = lists[RUNNING, place]
+        admissions[place] = work[lists[RUNNING, place]].admission
+    order = np.argsort(admissions)
+    for place in range(num_running):
+        lists[RUNNING, place] = lists[SCRATCH, order[place]]
+        lists[TOKENS, place] = tokens[order[place]]

@@ -1,0 +1,231 @@
+"""Compiled: who waits, in which order, and who is admitted.
+
+`waiting` is a list of rows whose first `num_candidates` are a heap by (key, row). Where keys cannot
+change while a request waits the heap is kept from step to step; otherwise it is built anew.
+"""
+
+import numpy as np
+from numba import njit
+
+from queuesmith.engine.kv_blocks import (
+    blocks_for,
+    find_hits,
+    remember_blocks,
+    share_blocks,
+    take_blocks,
+)
+from queuesmith.engine.state import ADMIT, RUNNING, TOKENS, WAITING, WAITING_KEY
+
+
+@njit(forceinline=True)
+def comes_before(work, row, other):
+    """Tell whether `row` is admitted before `other`: by key, then by arrival, which is the row."""
+    key, other_key = work[row].key, work[other].key
+    return key < other_key or (key == other_key and row < other)
+
+
+@njit(forceinline=True)
+def sift_up(work, lists, place):
+    """Move the waiting request at `place` up its heap until its parent comes before it."""
+    row = lists[WAITING, place]
+    while place > 0:
+        parent = (place - 1) // 2
+        if not comes_before(work, row, lists[WAITING, parent]):
+            break
+        lists[WAITING, place] = lists[WAITING, parent]
+        place = parent
+    lists[WAITING, place] = row
+
+
+@njit(forceinline=True)
+def sift_down(work, lists, size, place):
+    """Move the waiting request at `place` down its heap until it comes before both children."""
+    row = lists[WAITING, place]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and comes_before(
+            work, lists[WAITING, child + 1], lists[WAITING, child]
+        ):
+            child += 1
+        if not comes_before(work, lists[WAITING, child], row):
+            break
+        lists[WAITING, place] = lists[WAITING, child]
+        place = child
+    lists[WAITING, place] = row
+
+
+@njit(forceinline=True)
+def ask_key(requests, e, p, s, work, clients, hook, row, key):
+    """Ask a key hook about one row; NaN counts as +inf."""
+    s.fault_hook = hook
+    s.fault_row = row
+    if p.reads_clients:
+        requests[row].client_tokens = clients[work[row].client].counter
+    value = key(requests[row], e)
+    return np.inf if np.isnan(value) else value
+
+
+@njit(forceinline=True)
+def ask_flag(requests, e, p, s, work, clients, hook, row, flag):
+    """Ask `admit` or `hold` about one row."""
+    s.fault_hook = hook
+    s.fault_row = row
+    if p.reads_clients:
+        requests[row].client_tokens = clients[work[row].client].counter
+    return flag(requests[row], e)
+
+
+@njit(forceinline=True)
+def enter_waiting(
+    requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key
+):
+    """Add a request, new or preempted, to `waiting`."""
+    r = requests[row]
+    num_hits, _ = find_hits(r, p, work[row], pool, contents, tables)
+    r.num_uncached_tokens = r.num_prompt_tokens + r.num_output_tokens - num_hits * p.block_size
+    s.waiting_tokens += r.num_uncached_tokens
+    s.waiting_arrivals_us += np.int64(round(r.arrival_time * 1e6))
+    lists[WAITING, s.num_waiting] = row
+    s.num_waiting += 1
+    if p.keeps_heap:
+        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+        s.num_candidates = s.num_waiting
+        sift_up(work, lists, s.num_waiting - 1)
+
+
+@njit(forceinline=True)
+def rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit):
+    """Bring admissible requests to the front of `waiting`, as a heap by (key, arrival, row)."""
+    s.num_candidates = s.num_waiting
+    if p.has_admit:
+        place = 0
+        while place < s.num_candidates:
+            if ask_flag(requests, e, p, s, work, clients, ADMIT, lists[WAITING, place], admit):
+                place += 1
+            else:
+                s.num_candidates -= 1
+                lists[WAITING, place], lists[WAITING, s.num_candidates] = (
+                    lists[WAITING, s.num_candidates],
+                    lists[WAITING, place],
+                )
+        if s.num_candidates == 0 and s.num_running == 0 and s.num_held == 0:
+            s.num_candidates = s.num_waiting  # an engine with nothing to do ignores `admit`
+    for place in range(s.num_candidates):
+        row = lists[WAITING, place]
+        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+    for place in range(s.num_candidates // 2 - 1, -1, -1):
+        sift_down(work, lists, s.num_candidates, place)
+    s.keys_are_fresh = True
+
+
+@njit(forceinline=True)
+def most_tokens_per_request(p, s):
+    """Return the most tokens that one request may compute in this step."""
+    num_present = s.num_waiting + s.num_running + s.num_held
+    threshold = p.long_prefill_token_threshold
+    if threshold <= 0 or num_present <= 1:
+        return p.max_model_len
+    if p.threshold_adaptive:
+        threshold = max(threshold, p.token_budget // num_present)
+    return threshold
+
+
+@njit(forceinline=True)
+def count_scheduled(p, s, r, new, sign):
+    """Add what computing `new` tokens of a request costs to the step, or take it back."""
+    computed = r.num_computed_tokens
+    missing = r.num_prompt_tokens + r.num_output_tokens - computed
+    if (missing == 1 and r.num_output_tokens > 0) or p.instant_prefill:
+        s.num_decodes += sign
+        s.kv_tokens += sign * computed
+    else:
+        s.num_prefill_tokens += sign * new
+        s.attention += sign * (new * (computed + 0.5 * new))
+
+
+@njit(forceinline=True)
+def tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget):
+    """Return the tokens that a waiting request would be given now; 0 when it cannot be admitted."""
+    num_tokens = r.num_prompt_tokens + r.num_output_tokens
+    cached = num_hits * p.block_size
+    new = num_tokens - cached
+    if not p.instant_prefill:
+        new = min(new, most_tokens_per_request(p, s))
+        if new > budget and not p.chunked:
+            return 0
+        new = min(new, budget)
+    watermark = p.watermark_blocks if s.num_running > 0 else 0
+    whole = num_tokens if p.reserve_full_isl else cached + new
+    # Hits that nobody holds sit among the free blocks and will not be free any more.
+    needed = blocks_for(whole, p.block_size) - num_hits + num_idle_hits
+    return 0 if needed + watermark > s.num_free_blocks else new
+
+
+@njit(forceinline=True)
+def schedule_waiting(
+    requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, admit, budget
+):
+    """Admit waiting requests in order until budget, seats or the first that does not fit."""
+    if s.num_waiting == 0 or budget <= 0 or s.num_running + s.num_held >= p.seats:
+        return
+    if not p.keeps_heap and not s.keys_are_fresh:
+        rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit)
+    while s.num_candidates > 0 and budget > 0 and s.num_running + s.num_held < p.seats:
+        row = lists[WAITING, 0]
+        r, w = requests[row], work[row]
+        num_hits, num_idle_hits = find_hits(r, p, w, pool, contents, tables)
+        new = tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget)
+        if new == 0:
+            break
+        s.num_candidates -= 1
+        s.num_waiting -= 1
+        lists[WAITING, 0] = lists[WAITING, s.num_candidates]
+        lists[WAITING, s.num_candidates] = lists[WAITING, s.num_waiting]
+        if s.num_candidates > 0:
+            sift_down(work, lists, s.num_candidates, 0)
+        s.waiting_tokens -= r.num_uncached_tokens
+        s.waiting_arrivals_us -= np.int64(round(r.arrival_time * 1e6))
+        if p.caching:
+            cached = num_hits * p.block_size
+            share_blocks(p, s, w, pool, contents, tables, num_hits)
+            r.num_computed_tokens = cached
+            s.num_cached_tokens += cached
+            if r.num_preemptions > 0:
+                s.num_recomputed_tokens -= cached
+        more = blocks_for(r.num_computed_tokens + new, p.block_size) - w.blocks
+        take_blocks(p, s, w, pool, contents, tables, more)
+        remember_blocks(p, w, pool, contents, tables, r.num_computed_tokens + new)
+        if np.isnan(w.scheduled_ts):
+            w.scheduled_ts = s.now
+            if p.reads_clients:
+                clients[w.client].counter += r.num_prompt_tokens
+        w.admission = s.num_admissions
+        w.output_at_admission = r.num_output_tokens
+        s.num_admissions += 1
+        lists[RUNNING, s.num_running] = row
+        lists[TOKENS, s.num_running] = new
+        s.num_running += 1
+        count_scheduled(p, s, r, new, 1)
+        budget -= 1 if p.instant_prefill else new
+
+
+@njit(forceinline=True)
+def nobody_fits(requests, p, s, work, lists, pool, contents, tables):
+    """Tell whether no waiting request could be admitted beside a batch of decodes."""
+    if s.num_waiting == 0 or (s.num_running >= p.seats and not p.preemptive):
+        return True
+    if p.preemptive:
+        return False
+    budget = p.token_budget - s.num_running
+    if budget <= 0:
+        return True
+    num_tried = 1 if p.keeps_heap else s.num_waiting  # the head of a heap stays the head
+    for place in range(num_tried):
+        row = lists[WAITING, place]
+        r = requests[row]
+        num_hits, num_idle_hits = find_hits(r, p, work[row], pool, contents, tables)
+        if tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget) > 0:
+            return False
+    return True
