@@ -1,13 +1,5 @@
-"""How fast traces are read and drawn, and how well the workload model fits.
+"""How fast traces are read and drawn: ``python benchmarks/traces.py``."""
 
-    python benchmarks/traces.py                        read and draw speeds
-    python benchmarks/traces.py --fit FILE             the model's TOML, refitted
-    python benchmarks/traces.py --goodness FILE        the table in docs/background/data.md
-
-FILE is AzureLLMInferenceTrace_conv.csv, from github.com/Azure/AzurePublicDataset.
-"""
-
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -17,12 +9,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from queuesmith.traces import fit, load_trace
-from queuesmith.traces.statistics import trace_statistics
+from queuesmith.traces import load_trace
+from queuesmith.traces.synthetic import model_names
 
-MODEL = "azure_2023_conv"
 NUM_ROWS = 1_000_000
-SEEDS = range(40)
 
 
 def make_table(num_rows: int) -> pa.Table:
@@ -66,37 +56,14 @@ def print_speeds() -> None:
             started = time.perf_counter()
             trace = load_trace(path)
             print(f"read {name:<15}{len(trace):>10,} rows  {time.perf_counter() - started:5.2f} s")
-    for num_requests in (10_000, NUM_ROWS):
-        started = time.perf_counter()
-        load_trace(f"{MODEL}@model", num_requests=num_requests)
-        elapsed = time.perf_counter() - started
-        print(f"draw {MODEL:<15}{num_requests:>10,} rows  {elapsed:5.2f} s")
-
-
-def print_goodness(file: Path) -> None:
-    real = trace_statistics(load_trace(file))
-    num_requests = len(load_trace(file))
-    drawn = [
-        trace_statistics(load_trace(f"{MODEL}@model", num_requests=num_requests, seed=seed))
-        for seed in SEEDS
-    ]
-    print(f"| statistic | real | modelled: mean of {len(drawn)} seeds | least | most |")
-    print("|---|---:|---:|---:|---:|")
-    for name, value in real.items():
-        values = [one[name] for one in drawn]
-        digits = 0 if name.endswith("tokens") else 3
-        cells = (value, float(np.mean(values)), min(values), max(values))
-        print(f"| {name} | " + " | ".join(f"{cell:,.{digits}f}" for cell in cells) + " |")
+    load_trace("azure_2023_conv@model", num_requests=1)  # what is compiled, is compiled once
+    for name in model_names():
+        for num_requests in (10_000, NUM_ROWS):
+            started = time.perf_counter()
+            load_trace(f"{name}@model", num_requests=num_requests)
+            elapsed = time.perf_counter() - started
+            print(f"draw {name:<22}{num_requests:>10,} rows  {elapsed:5.2f} s")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fit", type=Path, metavar="FILE")
-    parser.add_argument("--goodness", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    if options.fit:
-        raise SystemExit(fit.main([str(options.fit), "--name", MODEL]))
-    elif options.goodness:
-        print_goodness(options.goodness)
-    else:
-        print_speeds()
+    print_speeds()

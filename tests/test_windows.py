@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.traces import Trace
-from queuesmith.windows import cut_windows, offered_rate, scale_arrivals, thin
+from queuesmith.traces import BlockHashes, Origin, Trace
+from queuesmith.windows import adjoin, cut_windows, offered_rate, scale_arrivals, splice, thin
 
 
 def make_trace(num_requests, deadline=True):
@@ -148,3 +148,109 @@ def test_requests_that_arrive_at_once_have_no_rate(arrivals):
 
     with pytest.raises(TraceError, match="no rate"):
         offered_rate(Trace(arrivals, ones, ones))
+
+
+def test_windows_that_fill_a_trace_adjoin_and_others_do_not():
+    trace = make_trace(100)
+
+    assert adjoin(cut_windows(trace, num_windows=5, window_len=20))
+    assert not adjoin(cut_windows(trace, num_windows=4, window_len=20))
+    assert not adjoin(cut_windows(trace, num_windows=1, window_len=100))
+    two_sources = [
+        cut_windows(trace.with_origin(source=name), num_windows=2, window_len=50)[place]
+        for place, name in enumerate("ab")
+    ]
+    assert not adjoin(two_sources)
+
+
+def test_joining_keeps_the_gaps_within_and_puts_the_mean_gap_between():
+    first, second = (
+        Trace([5.0, 6.0, 9.0], [1, 2, 3], [4, 4, 4]),
+        Trace([50.0, 52.0], [7, 8], [9, 9]),
+    )
+
+    joined = splice([first, second])
+
+    assert joined.arrival_time.tolist() == [0, 1, 4, 6, 8]
+    assert joined.prompt_len.tolist() == [1, 2, 3, 7, 8]
+    assert joined.output_len.tolist() == [4, 4, 4, 9, 9]
+    assert splice([first, second], gap=0.0).arrival_time.tolist() == [0, 1, 4, 4, 6]
+    assert splice([second]).arrival_time.tolist() == [0, 2]
+
+
+def test_joined_windows_are_the_trace_they_were_cut_from():
+    trace = make_trace(60)
+
+    joined = splice([window.trace for window in cut_windows(trace, num_windows=3, window_len=20)])
+
+    assert joined.arrival_time == pytest.approx(trace.arrival_time - 100)
+    assert (joined.deadline - joined.arrival_time).tolist() == [2] * 60
+    assert joined.client.tolist() == trace.client.tolist()
+    assert joined.prompt_len.tolist() == trace.prompt_len.tolist()
+
+
+def test_joined_sources_share_no_client_session_or_block():
+    def trace(source, clients, blocks):
+        hashes = None if blocks is None else BlockHashes([0, 2, 3], blocks, 16)
+        return Trace(
+            [0.0, 1.0],
+            [9, 9],
+            [9, 9],
+            client=clients,
+            session=[4, 4],
+            block_hashes=hashes,
+            origin=Origin(source=source, dropped={"bad": 1}, notes=("odd",)),
+        )
+
+    joined = splice(
+        [
+            trace("a", [3, -1], [-7, 2**62, -7]),
+            trace("b", [3, 8], [5, 5, 6]),
+            trace("a", [-1, 3], None),
+            trace("a", None, [2**62, 1, 1]),
+        ]
+    )
+
+    a, none, b, other = joined.client[:4]
+    assert joined.client.tolist() == [a, -1, b, other, -1, a, -1, -1]
+    assert none == -1
+    assert len({a, b, other}) == 3
+    of_a, of_b = joined.session[[0, 2]]
+    assert joined.session.tolist() == [of_a, of_a, of_b, of_b, of_a, of_a, of_a, of_a]
+    assert of_a != of_b
+    blocks = joined.block_hashes
+    assert blocks.num_blocks.tolist() == [2, 1, 2, 1, 0, 0, 2, 1]
+    assert blocks[0][0] == blocks[1][0]
+    assert blocks[0][1] == blocks[6][0]
+    assert blocks[6][1] == blocks[7][0]
+    assert len(set(blocks.hashes.tolist())) == 5
+    assert joined.origin.source == "a + b"
+    assert joined.origin.dropped == {"bad": 2}
+    assert joined.origin.notes == ("odd", "4 parts joined end to end")
+
+
+def test_columns_that_some_lack_are_filled_with_what_means_missing():
+    with_cap = Trace([0.0], [1], [1], max_tokens=[5], priority=[2])
+
+    joined = splice([with_cap, make_trace(1)], gap=1.0)
+
+    assert joined.max_tokens[0] == 5
+    assert joined.max_tokens[1] >= 10**8
+    assert joined.priority.tolist() == [2, 0]
+    assert joined.deadline.tolist() == [np.inf, 3]
+    assert joined.turn is None
+
+
+def test_what_cannot_be_joined_is_refused():
+    blocks = [
+        Trace([0.0], [1], [1], block_hashes=BlockHashes([0, 1], [1], size)) for size in (16, 512)
+    ]
+
+    with pytest.raises(TraceError, match="16 and 512 tokens"):
+        splice(blocks)
+    for nothing in ([], [make_trace(2), Trace([], [], [])]):
+        with pytest.raises(TraceError, match="leave out the empty ones"):
+            splice(nothing)
+    for gap in (-1.0, np.nan, np.inf):
+        with pytest.raises(ConfigError, match="gap between traces"):
+            splice([make_trace(2)], gap=gap)

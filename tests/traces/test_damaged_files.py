@@ -1,7 +1,9 @@
 """Damaged files: whatever the bytes, a reader gives a sound trace or a TraceError, nothing else."""
 
 import gzip
+import io
 import json
+import tarfile
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import TraceError
 from queuesmith.traces import MAX_TOKENS, load_trace
+from queuesmith.traces.servegen import read_servegen
+from queuesmith.window_tables import read_windows
 
 NUM_ROWS = 12
 
@@ -47,8 +51,48 @@ def _azure():
     return "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]).encode()
 
 
+def _burstgpt():
+    rows = [
+        f"{row},GPT-{row % 2},{row + 9},{row + 1},{2 * row + 10},API log,{row // 3},0.5"
+        for row in range(NUM_ROWS)
+    ]
+    header = (
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type,Session ID,"
+        "Elapsed time"
+    )
+    return "\n".join([header, *rows]).encode()
+
+
+def _hashed(names):
+    return "\n".join(
+        json.dumps(
+            dict.fromkeys(names, row - 1)
+            | {"chat_id": row, "turn": 1, "type": "text"}
+            | {"timestamp": row * 1000, "input_length": row + 9, "output_length": row + 1}
+            | {"hash_ids": [1, row]}
+        )
+        for row in range(NUM_ROWS)
+    ).encode()
+
+
+def _windows():
+    rows = [
+        f"w{row // 6},1.5,{row % 6},{row % 6 * 0.5},{row + 9},{row + 1},{row + 2}"
+        for row in range(NUM_ROWS)
+    ]
+    header = (
+        "window_id,lambda_ref,request_index,arrival_time_s,prompt_tokens,output_tokens,"
+        "predicted_output_tokens"
+    )
+    return "\n".join([header, *rows]).encode()
+
+
 FILES = {
     "azure": _azure(),
+    "azure seconds": b"# shuffled, 2024-05-10\n" + _azure().replace(b"TIMESTAMP", b"arrival_s"),
+    "burstgpt": _burstgpt(),
+    "mooncake": _hashed([]).replace(b'"chat_id"', b'"id"'),
+    "bailian": _hashed(["parent_chat_id"]),
     "csv": _csv(),
     "jsonl": "\n".join(json.dumps(row) for row in _table().to_pylist()).encode(),
     "gzip": gzip.compress(_csv(), mtime=0),
@@ -63,12 +107,17 @@ PIECES = [
 ]
 
 
-def read_or_refuse(path):
-    """Return the trace, or the message of the TraceError."""
+def read_or_refuse(path, read=load_trace):
+    """Return what was read, or the message of the TraceError."""
     try:
-        return load_trace(path)
+        return read(path)
     except TraceError as error:
         return str(error)
+
+
+def assert_one_line(message):
+    assert "\n" not in message
+    assert len(message) < 2_000
 
 
 @st.composite
@@ -105,8 +154,7 @@ def test_a_damaged_file_gives_a_sound_trace_or_a_trace_error(tmp_path, form, dat
     trace = read_or_refuse(path)
 
     if isinstance(trace, str):
-        assert "\n" not in trace
-        assert len(trace) < 2_000
+        assert_one_line(trace)
         return
     assert len(trace) >= 1
     assert trace.arrival_time[0] == 0
@@ -114,6 +162,82 @@ def test_a_damaged_file_gives_a_sound_trace_or_a_trace_error(tmp_path, form, dat
     for lengths in (trace.prompt_len, trace.output_len):
         assert ((lengths >= 1) & (lengths <= MAX_TOKENS)).all()
     assert all(count > 0 for count in trace.origin.dropped.values())
+
+
+@given(data=st.data())
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_damaged_table_of_windows_gives_sound_windows_or_a_trace_error(tmp_path, data):
+    path = tmp_path / "windows"
+    path.write_bytes(data.draw(damaged(_windows())))
+
+    windows = read_or_refuse(path, read_windows)
+
+    if isinstance(windows, str):
+        assert_one_line(windows)
+        return
+    for window in windows:
+        assert window.trace.arrival_time[0] == 0
+        assert len(window.predicted_output_tokens) == len(window.trace)
+        assert 0 < window.lambda_ref < np.inf
+
+
+SERVEGEN = {
+    "chunk-0-trace.csv": b"0,0,0,,0,0\n600,0.5,1.2,Gamma,0.7,2.9\n1200,0.1,2,Weibull,0.5,5\n",
+    "chunk-0-dataset.json": json.dumps(
+        {
+            "0": {"input_tokens": "{45: 0.25, 9: 0.75}", "output_tokens": "{7: 1.0}"},
+            "21600": {"input_tokens": "{}", "output_tokens": "{}", "reason_ratio": "{0.5: 1}"},
+        }
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("name", SERVEGEN)
+@given(data=st.data())
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_damaged_statistics_are_sound_or_a_trace_error(tmp_path, name, data):
+    for each, content in SERVEGEN.items():
+        (tmp_path / each).write_bytes(data.draw(damaged(content)) if each == name else content)
+
+    statistics = read_or_refuse(tmp_path, read_servegen)
+
+    if isinstance(statistics, str):
+        assert_one_line(statistics)
+        return
+    (client,) = statistics.clients
+    assert (np.diff(client.start) > 0).all()
+    assert np.isfinite(client.rate).all()
+    for one in client.lengths:
+        assert one.prompt_len.values[0] >= 1
+        assert one.output_len.weights.sum() == pytest.approx(1)
+
+
+@given(data=st.data())
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_damaged_archive_of_statistics_is_read_or_a_trace_error(tmp_path, data):
+    packed = io.BytesIO()
+    with tarfile.open(
+        fileobj=packed, mode=data.draw(st.sampled_from(["w", "w:xz", "w:gz"]))
+    ) as tar:
+        for name, content in SERVEGEN.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    path = tmp_path / "statistics"
+    path.write_bytes(data.draw(damaged(packed.getvalue())))
+
+    for read in (read_servegen, load_trace):
+        answer = read_or_refuse(path, read)
+        if isinstance(answer, str):
+            assert_one_line(answer)
+        else:
+            assert read is read_servegen
 
 
 CELLS = st.sampled_from(

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.traces import load_trace
+from queuesmith.traces import jsonl, load_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
@@ -48,7 +48,7 @@ PLAIN_ROWS = [(0.0, 100, 7), (0.5, 200, 8), (2.0, 300, 9)]
 def test_azure_timestamps_keep_all_seven_digits(write):
     trace = load_trace(write(AZURE))
 
-    assert trace.origin.reader == "azure"
+    assert trace.origin.reader == "azure_2023"
     assert trace.arrival_time == pytest.approx([0, 0.052, 60.0000001], abs=1e-9)
     assert trace.prompt_len.tolist() == [4808, 3180, 110]
     assert trace.output_len.tolist() == [10, 8, 27]
@@ -64,7 +64,7 @@ def test_azure_2024_time_zones_comments_and_column_order(write):
 
     trace = load_trace(write(text))
 
-    assert trace.origin.reader == "azure"
+    assert trace.origin.reader == "azure_2024"
     assert rows(trace) == [(0.0, 2320, 17), (0.5, 2321, 18)]
 
 
@@ -302,27 +302,6 @@ def test_one_column_may_serve_twice(write):
     assert rows(trace) == [(0, 5, 5)]
 
 
-def test_mooncake_times_are_milliseconds_and_it_says_so(write):
-    line = '{"timestamp": %d, "input_length": 9, "output_length": 2, "hash_ids": [0, 1]}\n'
-
-    trace = load_trace(write(line % 0 + line % 3000))
-
-    assert trace.duration == 3
-    assert "ms" in trace.origin.notes[0]
-
-
-def test_bailian_times_are_seconds(write):
-    line = (
-        '{"chat_id": %d, "parent_chat_id": -1, "timestamp": %d, "input_length": 9, '
-        '"output_length": 2, "type": "text", "turn": 1, "hash_ids": [0]}\n'
-    )
-
-    trace = load_trace(write(line % (5, 10) + line % (6, 40)))
-
-    assert trace.duration == 30
-    assert trace.turn.tolist() == [1, 1]
-
-
 def test_the_origin_names_the_file_and_hashes_its_bytes(write):
     path = write(gzip.compress(PLAIN.encode(), mtime=0), "mine.csv.gz")
 
@@ -423,27 +402,49 @@ def test_deadlines_on_another_clock_are_refused(write):
         load_trace(write(text))
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "first", "tenth", "last"),
-    [
-        ("conv", 19_366, (0, 374, 44), (8.464985, 209, 152), (3501.721937, 197, 183)),
-        ("code", 8_819, (0, 4808, 10), (1.299337, 201, 24), (3435.948056, 549, 173)),
-    ],
-)
-def test_the_published_azure_files_are_read_whole(traces_dir, name, count, first, tenth, last):
-    trace = load_trace(traces_dir / "azure_2023" / f"AzureLLMInferenceTrace_{name}.csv")
+def test_times_that_a_log_has_batched_are_noted(write):
+    batched = HEADER + "".join(f"{row // 5 * 3},1,1\n" for row in range(200))
+    plain = HEADER + "".join(f"{row * 3},1,1\n" for row in range(200))
 
-    assert len(trace) == count
-    assert rows(trace.take(np.array([0, 9, count - 1]))) == [first, tenth, last]
-    assert trace.origin.dropped == {}
-    assert trace.origin.notes == ()
+    assert load_trace(write(batched)).origin.notes == (
+        "the requests arrive at only 40 different times, mostly 3 s apart: shorter gaps are not "
+        "known",
+    )
+    assert load_trace(write(plain)).origin.notes == ()
 
 
-def test_burstgpt_and_mooncake_are_read_as_tables(traces_dir):
-    burstgpt = load_trace(traces_dir / "burstgpt" / "BurstGPT_1_first1000.csv")
-    mooncake = load_trace(traces_dir / "mooncake" / "conversation_trace.jsonl")
+def test_duplicated_rows_are_requests_of_their_own(write):
+    trace = load_trace(write(PLAIN + "12,300,9\n12,300,9\n"))
 
-    failed = burstgpt.origin.dropped["output_len 0: a failed request"]
-    assert len(burstgpt) + failed == 999
-    assert len(mooncake) == 12_031
-    assert mooncake.duration == pytest.approx(3_536.999)
+    assert rows(trace) == [*PLAIN_ROWS, PLAIN_ROWS[-1], PLAIN_ROWS[-1]]
+
+
+def test_broken_lines_of_a_large_jsonl_file_cost_their_rows_only(write, monkeypatch):
+    """Blocks are read apart, here with whole numbers, floats, text, nothing, or a broken line."""
+    monkeypatch.setattr(jsonl, "_BLOCK", 200)
+    lines = [
+        f'{{"timestamp": {second}, "input_length": 5, "output_length": {output}}}'
+        for second, output in enumerate(
+            [*[3] * 20, *["4.0"] * 20, '"5"', *[6] * 20, "null", *[7] * 20, "[8]"]
+        )
+    ]
+    lines.insert(50, '{"timestamp": 9')
+
+    trace = load_trace(write("\n".join(lines)))
+
+    assert trace.output_len.tolist() == [3] * 20 + [4] * 20 + [5] + [6] * 20 + [7] * 20
+    assert trace.arrival_time.tolist() == [*range(61), *range(62, 82)]
+    assert trace.origin.dropped == {
+        "row could not be read": 1,
+        "output_len missing or not a number": 2,
+    }
+
+
+def test_two_objects_in_a_line_are_one_broken_line(write):
+    good = '{"timestamp": %d, "input_length": 1, "output_length": 1}'
+    text = f"{good % 0}\n{good % 1} {good % 2}\n{good % 3}\n"
+
+    trace = load_trace(write(text))
+
+    assert trace.arrival_time.tolist() == [0, 3]
+    assert trace.origin.dropped == {"row could not be read": 1}

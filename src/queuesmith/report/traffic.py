@@ -102,7 +102,8 @@ def _facts(document: Mapping[str, Any]) -> str:
     dropped = sum(origin["dropped"].values())
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in origin["dropped"].items())
     facts = {
-        "Source": f"{origin['source']} ({origin['kind']}; {origin['reader']})",
+        "Source": origin["source"],
+        "Read as": origin["reader"],
         "Requests": f"{document['num_requests']:,}",
         "Left out": f"{dropped:,}: {left_out}" if dropped else "none",
         "Prompt tokens per second": numbers.number(document["prompt_tokens_per_second"]),
@@ -150,8 +151,8 @@ def _tables(document: Mapping[str, Any]) -> str:
             ],
         ),
     ]
-    rest = "".join(_table(title, ("", ""), rows) for title, rows in group_rows(document))
-    return "".join(f"<div>{table}</div>" for table in [*tables, rest] if table)
+    tables += [_table(title, ("", ""), rows) for title, rows in group_rows(document)]
+    return "".join(f"<div>{table}</div>" for table in tables)
 
 
 def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -22,6 +22,8 @@ from queuesmith.traces.trace import Trace
 
 _NUM_WIDTHS = 25
 _NUM_POINTS = 400
+#: Seconds below which nobody asks again on purpose.
+_SOONEST = 0.1
 
 
 def build_traffic_figures(trace: Trace) -> list[Figure]:
@@ -63,7 +65,12 @@ def _burstiness(trace: Trace) -> Figure:
                 ),
             ],
             {"title": {"text": "width of a bin (s)"}, **LOG_AXIS},
-            {"title": {"text": "index of dispersion, logarithmic"}, **LOG_AXIS},
+            {
+                "title": {"text": "index of dispersion, logarithmic"},
+                "type": "log",
+                "tickformat": "~g",
+                "nticks": 5,
+            },
             legend=True,
         )
     ]
@@ -71,8 +78,8 @@ def _burstiness(trace: Trace) -> Figure:
     if len(longer):
         times, above = _survival(longer, share_of=len(gaps))
         # From where nearly every Poisson gap is longer to where none would be seen.
-        first, last = min(times[0], mean_gap / 10), -np.log(above[-1] / 2) * mean_gap
-        times, above = np.insert(times, 0, first), np.insert(above, 0, above[0])
+        first, last = mean_gap / 100, -np.log(above[-1] / 2) * mean_gap
+        times, above = _from(first, times, above)
         poisson = np.geomspace(first, last, _NUM_POINTS // 4)
         panels.append(
             _panel(
@@ -214,7 +221,7 @@ def _sessions(trace: Trace) -> Figure | None:
     if sizes is None or len(gaps) == 0:
         return None
     turns, at_least = _survival(sizes.astype(np.float64))
-    times, above = _survival(gaps)
+    times, above = _from(_SOONEST, *_survival(gaps))
     return Figure(
         name="sessions",
         title="Conversations",
@@ -264,7 +271,7 @@ def _prefixes(trace: Trace) -> Figure | None:
     ]
     ages = reuse.age[reuse.age > 0]
     if len(ages):
-        times, above = _survival(ages, share_of=len(reuse.age))
+        times, above = _from(_SOONEST, *_survival(ages, share_of=len(reuse.age)))
         panels.append(
             _panel(
                 "How long a block must be kept",
@@ -313,6 +320,15 @@ def _survival(
     return ordered[points], (len(ordered) - points) / (share_of or len(ordered))
 
 
+def _from(
+    first: float, values: NDArray[np.float64], above: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Let a survival function begin at `first`: a logarithmic axis has no natural beginning."""
+    start = int(np.searchsorted(values, first))
+    share = above[min(start, len(above) - 1)]
+    return np.insert(values[start:], 0, first), np.insert(above[start:], 0, share)
+
+
 def _line(
     x: Any,
     y: Any,
@@ -347,11 +363,6 @@ def _panel(
     layout: dict[str, Any] = {"title": {"text": title}, "xaxis": xaxis, "yaxis": yaxis}
     layout["showlegend"] = legend
     if legend:
-        layout["legend"] = {
-            "orientation": "h",
-            "x": 1,
-            "xanchor": "right",
-            "y": 1,
-            "yanchor": "bottom",
-        }
+        # Below, where it cannot meet the title however narrow the page is.
+        layout["legend"] = {"orientation": "h", "x": 0, "y": -0.24, "yanchor": "top"}
     return {"data": data, "layout": layout}

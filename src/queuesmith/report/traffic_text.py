@@ -21,9 +21,7 @@ def print_description(document: Mapping[str, Any], console: Console) -> None:
     """Print what `queuesmith.traces.describe.describe` says of a workload."""
     origin = document["origin"]
     _print(console, headline(document), style="bold")
-    reader = (
-        f", read as {origin['reader']}" if origin["kind"] == "real" else f" ({origin['reader']})"
-    )
+    reader = f" ({origin['reader']})" if origin["reader"] else ""
     _print(console, f"{origin['kind']} traffic: {origin['source']}{reader}")
     for reason, count in origin["dropped"].items():
         _print(console, f"left out: {count:,} ({reason})")
@@ -59,7 +57,7 @@ def picture(values: list[float], encoding: str) -> str:
     Examples
     --------
     >>> picture([0.0, 1.0, 4.0], "ascii")
-    '_.#'
+    '_:#'
     """
     bars = _BARS
     try:

@@ -7,14 +7,30 @@ from pathlib import Path
 
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
 from queuesmith.traces.azure import is_azure, read_azure
+from queuesmith.traces.bailian import is_bailian, read_bailian
+from queuesmith.traces.block_hashes import BlockHashes
+from queuesmith.traces.burstgpt import is_burstgpt, read_burstgpt
+from queuesmith.traces.catalog import catalogue, resolve
+from queuesmith.traces.mooncake import is_mooncake, read_mooncake
+from queuesmith.traces.servegen import is_servegen
 from queuesmith.traces.source import open_source
 from queuesmith.traces.synthetic import load_model, model_names
-from queuesmith.traces.table import column_names, read_table
+from queuesmith.traces.table import column_names, map_known, read_table
 from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
 
-__all__ = ["MAX_TIME", "MAX_TOKENS", "Origin", "Trace", "load_trace"]
+__all__ = ["MAX_TIME", "MAX_TOKENS", "BlockHashes", "Origin", "Trace", "load_trace"]
 
 _MODEL = "@model"
+_OWN_MODEL = ".toml"
+
+#: Formats that are known by their columns; the first that fits is taken. Bailian has every column
+#: of Mooncake.
+_FORMATS = (
+    (is_bailian, read_bailian),
+    (is_mooncake, read_mooncake),
+    (is_burstgpt, read_burstgpt),
+    (is_azure, read_azure),
+)
 
 
 def load_trace(
@@ -27,18 +43,22 @@ def load_trace(
 ) -> Trace:
     """Read a trace file, or draw a trace from a workload model.
 
-    Files are told apart by content: the Azure LLM inference traces, and any other CSV, JSONL or
-    Parquet table with one request per row; gzip and zstd are read through.
+    Files are told apart by content: the Azure LLM inference traces of 2023 and 2024, BurstGPT,
+    Qwen-Bailian, Mooncake, and any other CSV, JSONL or Parquet table with one request per row;
+    gzip and zstd are read through. Conversations and the hashes of prompt blocks are kept where a
+    format has them.
 
     Parameters
     ----------
     source : str or path
-        A file, or ``NAME@model`` for one of the models in the package.
+        A file, a name of the catalogue whose file is at hand, or ``NAME@model`` for one of the
+        models in the package (``MY.toml@model`` for one of your own).
     columns : mapping of str to str, optional
         Our column name to the file's, such as ``{"arrival_time": "ts"}``; well-known names need
-        none. Only for files.
+        none. Makes any file a plain table. Only for files.
     unit : {"s", "ms", "us", "ns"}, optional
-        Of arrival times that are plain numbers; seconds when left out. Only for files.
+        Of arrival times that are plain numbers; when left out, the format's own, or seconds. Only
+        for files.
     num_requests : int, optional
         How many to draw from a model, 10,000 when left out; of a file, the first so many.
     seed : int
@@ -52,7 +72,9 @@ def load_trace(
     Raises
     ------
     TraceError
-        If there is no such file or model, or no row can be used.
+        If there is no such file or model, or no row can be used; or if the file holds windows
+        (:func:`queuesmith.window_tables.read_windows`) or the statistics of ServeGen
+        (:func:`queuesmith.traces.servegen.read_servegen`).
     ConfigError
         If an option makes no sense.
 
@@ -64,28 +86,45 @@ def load_trace(
     if num_requests is not None and num_requests < 1:
         raise ConfigError(f"num_requests must be at least 1, got {num_requests}")
     text = str(source)
-    path = Path(source)
     there = os.path.exists(source)  # unlike Path.exists, False for a path no system could hold
-    if text.endswith(_MODEL) and not there:
+    if (text.endswith(_MODEL) and not there) or text.endswith(_OWN_MODEL):
         if columns or unit:
             raise ConfigError(
                 f"{text} is a model, which has no columns and no unit; leave them out"
             )
         model = load_model(text.removesuffix(_MODEL))
         return model.sample(10_000 if num_requests is None else num_requests, seed)
+    path = resolve(source)
     if not there and path.name == text and not path.suffix:
-        models = [name + _MODEL for name in model_names()]
+        known = [*(name + _MODEL for name in model_names()), *catalogue()]
         raise TraceError(
-            f"there is no file {text!r} here.{did_you_mean(text + _MODEL, models)} "
-            f"Give the path of a file, or a model: {', '.join(models)}"
+            f"there is no file or trace {text!r}.{did_you_mean(text, known)} Give the path of a "
+            "file or a name that `queuesmith traces list` shows"
         )
-    opened = open_source(path)
-    names = column_names(opened)
-    if not columns and unit is None and is_azure(names):
-        trace = read_azure(opened, names)
-    else:
-        trace = read_table(opened, columns=columns, unit=unit)
+    if is_servegen(path):
+        models = [name + _MODEL for name in model_names() if "servegen" in name] or ["NAME@model"]
+        raise TraceError(
+            f"{path.name} holds statistics of ServeGen, not requests; draw requests from a model: "
+            f"{', '.join(models)}"
+        )
+    trace = _read_file(path, columns, unit)
     if num_requests is not None and num_requests < len(trace):
         note = f"the first {num_requests:,} of {len(trace):,} requests"
         trace = trace.take(slice(0, num_requests)).with_origin(notes=(*trace.origin.notes, note))
     return trace
+
+
+def _read_file(path: Path, columns: Mapping[str, str] | None, unit: str | None) -> Trace:
+    opened = open_source(path)
+    names = column_names(opened)
+    if columns:
+        return read_table(opened, columns=columns, unit=unit)
+    if len(map_known(names, {"window": "window_id", "rate": "lambda_ref"})) == 2:
+        raise TraceError(
+            f"{path.name} holds windows, each on its own clock, and not one trace; "
+            "queuesmith.window_tables.read_windows reads it"
+        )
+    for is_format, read_format in _FORMATS:
+        if is_format(names):
+            return read_format(opened, names, unit)
+    return read_table(opened, unit=unit)

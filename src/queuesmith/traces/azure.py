@@ -1,7 +1,8 @@
 """Read the Azure LLM inference traces of 2023 and 2024 as Microsoft publishes them.
 
 Both years have the columns TIMESTAMP (with seven or six digits after the second, in 2024 with a
-time zone), ContextTokens and GeneratedTokens; no clients, no sessions, no text.
+time zone), ContextTokens and GeneratedTokens; no clients, no sessions, no text. Copies that give
+seconds in a column ``arrival_s`` and say in a comment since when are understood too.
 
 References
 ----------
@@ -9,30 +10,52 @@ Patel et al., "Splitwise", ISCA 2024 (the 2023 traces); Stojkovic et al., "Dynam
 (the 2024 traces). https://github.com/Azure/AzurePublicDataset, CC-BY-4.0.
 """
 
+import re
+
+from queuesmith.traces.cleaning import build_trace
 from queuesmith.traces.source import Source
-from queuesmith.traces.table import normalise, read_table
+from queuesmith.traces.table import map_known, read_columns
 from queuesmith.traces.trace import Trace
 
-_COLUMNS = {
-    "arrival_time": "timestamp",
-    "prompt_len": "contexttokens",
-    "output_len": "generatedtokens",
-}
+_LENGTHS = {"prompt_len": "contexttokens", "output_len": "generatedtokens"}
+_PUBLISHED = {"arrival_time": "timestamp", **_LENGTHS}
+_SECONDS = {"arrival_time": "arrival_s", **_LENGTHS}
+_YEAR = re.compile(r"\b(2023|2024)-\d\d-\d\d")
 
 
 def is_azure(names: list[str]) -> bool:
     """Tell whether a table has the Azure columns, in any order and case."""
-    return set(_COLUMNS.values()) <= {normalise(name) for name in names}
+    return any(len(map_known(names, known)) == len(known) for known in (_PUBLISHED, _SECONDS))
 
 
-def read_azure(source: Source, names: list[str]) -> Trace:
+def read_azure(source: Source, names: list[str], unit: str | None = None) -> Trace:
     """Read an Azure trace; see `queuesmith.traces.cleaning` for the rows left out.
+
+    The year is that of the first row's date, or of a date in the file's comment.
 
     Raises
     ------
     TraceError
         If no row can be used.
     """
-    spelled = {normalise(name): name for name in names}
-    columns = {name: spelled[there] for name, there in _COLUMNS.items()}
-    return read_table(source, columns=columns, reader="azure")
+    mapping = map_known(names, _PUBLISHED)
+    if len(mapping) < len(_PUBLISHED):
+        mapping = map_known(names, _SECONDS)
+    columns, unreadable = read_columns(source, mapping)
+    arrivals = columns["arrival_time"]
+    first = str(arrivals[0]) if len(arrivals) else ""
+    year = _YEAR.search(first) or _YEAR.search(source.comment)
+    notes: tuple[str, ...] = ()
+    if "shuffled" in source.comment.lower():
+        notes = (
+            "the file says that lengths are in shuffled order against the arrivals: each prompt "
+            "has its own output, but not its own arrival time",
+        )
+    return build_trace(
+        columns,
+        source,
+        reader=f"azure_{year[1]}" if year else "azure",
+        unit=unit,
+        unreadable=unreadable,
+        notes=notes,
+    )

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from queuesmith.errors import TraceError
+from queuesmith.errors import ConfigError, TraceError
+from queuesmith.traces.block_hashes import BlockHashes
 from queuesmith.traces.source import Source, one_line
 from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
 
@@ -33,6 +34,8 @@ _DATE = (
     r"([ T]([01]\d|2[0-3])(:[0-5]\d){1,2}(\.\d{1,9})?)?"
 )
 _ZONE = r"(Z|[+-]\d\d(:?\d\d)?)$"
+#: With fewer requests, equal times may be chance.
+_MIN_FOR_BATCHES = 100
 #: Beyond it float64 no longer holds every whole number.
 _EXACT = 2.0**53
 
@@ -52,7 +55,8 @@ def build_trace(
     source: Source,
     *,
     reader: str,
-    unit: str = "s",
+    unit: str | None = None,
+    block_size: int | None = None,
     unreadable: int = 0,
     notes: tuple[str, ...] = (),
 ) -> Trace:
@@ -61,12 +65,15 @@ def build_trace(
     Parameters
     ----------
     columns : mapping of str to pyarrow.Array
-        Every name in `REQUIRED`, some in `OPTIONAL`; all of one length, of any plain type.
+        Every name in `REQUIRED`, some in `OPTIONAL`; all of one length, of any plain type. With a
+        `block_size` also ``block_hashes``, lists of whole numbers.
     source : Source
     reader : str
         For the origin.
-    unit : {"s", "ms", "us", "ns"}
-        Of times that are plain numbers; dates carry their own.
+    unit : {"s", "ms", "us", "ns"}, optional
+        Of times that are plain numbers, seconds when left out; dates carry their own.
+    block_size : int, optional
+        Tokens in each block of a prompt.
     unreadable : int
         Rows that the reader could not take apart.
     notes : tuple of str
@@ -74,9 +81,14 @@ def build_trace(
 
     Raises
     ------
+    ConfigError
+        If there is no such unit.
     TraceError
         If a column holds no numbers at all or no row is left.
     """
+    unit = "s" if unit is None else unit
+    if unit not in UNITS:
+        raise ConfigError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
     where = {name: f"{source.name}: the column for {name}" for name in columns}
     arrivals = _times(where["arrival_time"], columns["arrival_time"], unit)
     numbers = {name: _numbers(where[name], columns[name]) for name in _COUNTS if name in columns}
@@ -94,6 +106,8 @@ def build_trace(
         by_time = np.argsort(seconds, kind="stable")
         rows, seconds = rows[by_time], seconds[by_time]
         notes += (f"rows out of order, now sorted by arrival time: {backwards:,}",)
+
+    notes += _batched_note(seconds)
 
     fields: dict[str, Any] = {}
     for name, values in numbers.items():
@@ -114,6 +128,11 @@ def build_trace(
         due = (np.where(known, deadlines.ticks[rows], start) - start) / deadlines.per_second
         fields["deadline"] = np.where(known, due, np.inf)
         notes += _missing_note("deadline", ~known)
+    if block_size is not None:
+        hashes = _block_hashes(columns["block_hashes"].take(pa.array(rows)), block_size)
+        fields["block_hashes"] = hashes
+        notes += _missing_note("block hashes", hashes.num_blocks == 0)
+        notes += _mismatch_note(fields["prompt_len"], hashes)
     origin = Origin("real", source.name, source.sha256, reader, dropped, notes)
     return Trace(seconds, **fields, origin=origin)
 
@@ -163,6 +182,29 @@ def _length_faults(
 def _missing_note(name: str, missing: NDArray[np.bool_]) -> tuple[str, ...]:
     count = int(np.count_nonzero(missing))
     return (f"requests without {name}: {count:,}",) if count else ()
+
+
+def _batched_note(seconds: NDArray[np.float64]) -> tuple[str, ...]:
+    """Warn of times that a log has rounded or batched, which hides every shorter gap."""
+    steps = np.diff(seconds)
+    steps = steps[steps > 0]
+    num_times = len(steps) + 1
+    if len(seconds) < _MIN_FOR_BATCHES or num_times == 1 or 2 * num_times > len(seconds):
+        return ()
+    return (
+        f"the requests arrive at only {num_times:,} different times, mostly "
+        f"{np.median(steps):.3g} s apart: shorter gaps are not known",
+    )
+
+
+def _mismatch_note(prompt_len: NDArray[np.int64], blocks: BlockHashes) -> tuple[str, ...]:
+    """Count prompts that have another number of blocks; a last part may be a block or not."""
+    full, part = np.divmod(prompt_len, blocks.block_size)
+    spare = blocks.num_blocks - full
+    wrong = (blocks.num_blocks > 0) & (spare != 0) & ((spare != 1) | (part == 0))
+    count = int(np.count_nonzero(wrong))
+    told = f"requests whose prompt is not as long as its {blocks.block_size}-token blocks"
+    return (f"{told}: {count:,}",) if count else ()
 
 
 def _count_faults(
@@ -258,6 +300,23 @@ def _codes(where: str, column: pa.Array) -> NDArray[np.int64]:
         return np.asarray(whole.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
     indices = column.dictionary_encode().indices
     return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _block_hashes(column: pa.Array, block_size: int) -> BlockHashes:
+    """Gather lists of whole numbers; a row that has none, or holds anything else, has no block."""
+    num_blocks = np.zeros(len(column), np.int64)
+    hashes = np.empty(0, np.int64)
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        items = _cast(column.flatten(), pa.int64())
+        if items is not None:
+            counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+            known = items.is_valid().to_numpy(zero_copy_only=False)
+            row = np.repeat(np.arange(len(column)), counts)
+            whole = np.ones(len(column), bool)
+            whole[row[~known]] = False
+            num_blocks = np.where(whole, counts, 0)
+            hashes = items.fill_null(0).to_numpy(zero_copy_only=False)[whole[row]]
+    return BlockHashes(np.concatenate([[0], np.cumsum(num_blocks)]), hashes, block_size)
 
 
 def _trim(column: pa.Array) -> pa.Array:

@@ -1,35 +1,49 @@
 """Fit a workload model to a trace: ``python -m queuesmith.traces.fit FILE --name NAME``.
 
 The same file gives the same TOML text, so that anyone can check a shipped model against its source.
+Sources that are no plain trace have recipes, in modules of their own.
 """
 
 import argparse
-import json
+import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
-from scipy.special import ndtri
 
 from queuesmith.errors import QueuesmithError, TraceError
-from queuesmith.traces.synthetic import Drift, WorkloadModel, parse_model
+from queuesmith.traces.client import Client, Drift
+from queuesmith.traces.synthetic import WorkloadModel, format_model, parse_model
 from queuesmith.traces.trace import Trace
 
 #: Fewer requests cannot fill the tables.
-MIN_REQUESTS = 1_000
+MIN_REQUESTS = 500
+#: Makes a model of files and its name; found by module and function, as it is made of this module.
+Recipe = Callable[[Sequence[Path], str], WorkloadModel]
+_RECIPES = {
+    "bailian": ("fit_windows", "fit_bailian"),
+    "burstgpt": ("fit_windows", "fit_burstgpt"),
+    "mooncake": ("fit_sessions", "fit_mooncake"),
+    "servegen": ("fit_servegen", "fit_servegen"),
+}
 _NUM_SCALES = 4
 _NUM_BINS = 20
 #: So many requests tell the rate to within 6 %, which is small beside its swings.
 _COUNT_FOR_RATE = 300
-_LEVELS = np.unique(np.concatenate([np.arange(201) / 200, [0.001, 0.9975, 0.999]]))
+_NUM_SHUFFLES = 10
+#: Requests in a cell of the copula, on average, if lengths were independent.
+_CELL_COUNT = 48
+_TAIL = [0.001, 0.9975, 0.999]
+_GAP_LEVELS = np.unique([*(np.arange(101) / 100), 0.995, 0.9975, 0.999, 0.9995, 0.9999])
 
 
-def fit_model(trace: Trace, name: str) -> WorkloadModel:
-    """Fit every part of a workload model to a trace.
+def fit_model(trace: Trace, name: str, *, ordered_lengths: bool = True) -> WorkloadModel:
+    """Fit every part of a workload model of one client to a trace.
 
     Parameters
     ----------
@@ -37,18 +51,47 @@ def fit_model(trace: Trace, name: str) -> WorkloadModel:
         At least `MIN_REQUESTS` requests that do not all arrive at once.
     name : str
         Of the model.
+    ordered_lengths : bool
+        False if the lengths do not belong to the arrivals beside them; then they are drawn without
+        memory and without regard to the rate.
 
     Raises
     ------
     TraceError
         If the trace is too short to be fitted.
+    """
+    options = "" if ordered_lengths else " --unordered-lengths"
+    notes = [] if ordered_lengths else ["lengths are in no order in time: none is modelled"]
+    fit = {
+        "source": trace.origin.source,
+        "sha256": trace.origin.sha256,
+        "num_requests": len(trace),
+        "command": f"python -m queuesmith.traces.fit {trace.origin.source} --name {name}{options}",
+    }
+    client = fit_client(trace, name, ordered_lengths=ordered_lengths)
+    return finish(name, [client], {**fit, **({"notes": notes} if notes else {})})
+
+
+def finish(name: str, clients: Sequence[Client], fit: Mapping[str, Any]) -> WorkloadModel:
+    """Make the model that its own text says."""
+    return parse_model(format_model(WorkloadModel(name, tuple(clients), fit=dict(fit))))
+
+
+def fit_client(trace: Trace, name: str, *, ordered_lengths: bool = True) -> Client:
+    """Fit arrivals and lengths of one client to a trace.
 
     Notes
     -----
     Arrivals are fitted by moments: the dispersion of counts in bins from the shortest time scale to
-    a sixth of the trace, and the coefficient of variation of gaps. No time scale is longer than
-    a third of the trace (for lengths, a tenth), since one record cannot tell slower chance from a
-    trend.
+    a sixth of the trace, and the coefficient of variation of gaps. Where gamma gaps would vary less
+    than half as much as the trace's (in squared CV), a table of its gaps takes their place. No time
+    scale is longer than a third of the trace (for lengths, a tenth), since one record cannot tell
+    slower chance from a trend.
+
+    Raises
+    ------
+    TraceError
+        If the trace is too short to be fitted.
     """
     num_requests = len(trace)
     if num_requests < MIN_REQUESTS or trace.duration <= 0:
@@ -57,30 +100,75 @@ def fit_model(trace: Trace, name: str) -> WorkloadModel:
             f"a model needs at least {MIN_REQUESTS:,} over some time"
         )
     rate = (num_requests - 1) / trace.duration
-    scales, variances, shape = _fit_arrivals(trace, rate)
+    arrivals = fit_arrivals(trace.arrival_time)
     prompt_rank, output_rank = _ranks(trace.prompt_len, 0), _ranks(trace.output_len, 1)
-    seen_rate = _see_rate(trace, rate, scales, variances)
-    copula, _, _ = np.histogram2d(prompt_rank, output_rank, bins=_NUM_BINS, range=[(0, 1), (0, 1)])
-    model = WorkloadModel(
+    lengths = fit_lengths(trace.prompt_len, trace.output_len)
+    drifts = (Drift(), Drift())
+    if ordered_lengths:
+        seen_rate = _see_rate(trace, rate, arrivals["time_scales"], arrivals["log_rate_variance"])
+        within = _conditional_ranks(prompt_rank, output_rank, len(lengths["copula"]))
+        drifts = (_fit_drift(within, seen_rate), _fit_drift(output_rank, seen_rate))
+    return Client(
         name=name,
-        rate=_round(rate),
-        gap_shape=_round(shape),
-        time_scales=scales,
-        log_rate_variance=np.round(variances, 5),
-        levels=_LEVELS,
-        prompt_len=np.quantile(trace.prompt_len, _LEVELS, method="inverted_cdf").astype(float),
-        output_len=np.quantile(trace.output_len, _LEVELS, method="inverted_cdf").astype(float),
-        copula=copula,
-        prompt_drift=_fit_drift(_conditional_ranks(prompt_rank, output_rank), seen_rate),
-        output_drift=_fit_drift(output_rank, seen_rate),
-        fit={
-            "source": trace.origin.source,
-            "sha256": trace.origin.sha256,
-            "num_requests": num_requests,
-            "command": f"python -m queuesmith.traces.fit {trace.origin.source} --name {name}",
-        },
+        rate=round_number(rate),
+        **arrivals,
+        **lengths,
+        prompt_drift=drifts[0],
+        output_drift=drifts[1],
     )
-    return parse_model(format_model(model))
+
+
+def fit_lengths(prompt_len: NDArray[np.int64], output_len: NDArray[np.int64]) -> dict[str, Any]:
+    """Return tables of quantiles and the copula, as keywords of `Client`."""
+    num_requests = len(prompt_len)
+    num_bins = int(np.clip((num_requests / _CELL_COUNT) ** 0.5, 1, _NUM_BINS))
+    copula, _, _ = np.histogram2d(
+        _ranks(prompt_len, 0), _ranks(output_len, 1), bins=num_bins, range=[[0, 1], [0, 1]]
+    )
+    levels = length_levels(num_requests)
+    return {
+        "levels": levels,
+        "prompt_len": table_of(prompt_len, levels),
+        "output_len": table_of(output_len, levels),
+        "copula": copula,
+    }
+
+
+def length_levels(num_requests: int) -> NDArray[np.float64]:
+    """Return the levels of quantile tables: 200 steps of what many requests tell, else 50."""
+    steps = 200 if num_requests >= 5_000 else 50
+    return np.unique(np.concatenate([np.arange(steps + 1) / steps, _TAIL]))
+
+
+def table_of(tokens: NDArray[np.int64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return quantiles that are lengths of the record."""
+    return np.quantile(tokens, levels, method="inverted_cdf").astype(float)
+
+
+def expect_files(files: Sequence[Path], number: int, example: str) -> Sequence[Path]:
+    """Return the files of a recipe, if they are as many as it needs."""
+    if len(files) != number:
+        raise TraceError(f"this recipe needs {number} files, got {len(files)}; give {example}")
+    for path in files:
+        if not path.is_file():
+            raise TraceError(f"there is no file {path}; this recipe needs {example}")
+    return files
+
+
+def provenance(
+    files: Sequence[Path], name: str, recipe: str, num_requests: int, notes: Sequence[str]
+) -> dict[str, Any]:
+    """Say what a recipe was given and how to repeat it, for a model's ``[fit]``."""
+    names = [path.name for path in files]
+    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    return {
+        "source": names if len(names) > 1 else names[0],
+        "sha256": hashes if len(hashes) > 1 else hashes[0],
+        "num_requests": num_requests,
+        "command": f"python -m queuesmith.traces.fit {' '.join(names)} --name {name} "
+        f"--recipe {recipe}",
+        "notes": list(notes),
+    }
 
 
 def count_dispersion(arrival_time: NDArray[np.float64], width: float) -> float:
@@ -97,34 +185,64 @@ def count_dispersion(arrival_time: NDArray[np.float64], width: float) -> float:
     return float(counts.var() / counts.mean() ** 2 - 1 / counts.mean())
 
 
-def _fit_arrivals(
-    trace: Trace, rate: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Return time scales in s, the variance of the log rate on each, and the shape of gaps."""
-    arrivals = trace.arrival_time - trace.arrival_time[0]
-    longest = trace.duration / 3
+def fit_arrivals(arrival_time: NDArray[np.float64]) -> dict[str, Any]:
+    """Fit the parameters of a client's arrivals but for its rate, as keywords of `Client`."""
+    # Only here: drawing from models needs no optimiser, which takes time to import.
+    from scipy.optimize import least_squares
+
+    arrivals = arrival_time - arrival_time[0]
+    duration = float(arrivals[-1])
+    rate = (len(arrivals) - 1) / duration
+    longest = duration / 3
     shortest = min(max(1.0, 5 / rate), longest / 16)
-    scales = np.array([_round(s, 2) for s in np.geomspace(shortest, longest, _NUM_SCALES)])
+    scales = np.array([round_number(s, 2) for s in np.geomspace(shortest, longest, _NUM_SCALES)])
     widths = np.geomspace(shortest, longest / 2, 3 * _NUM_SCALES)
     seen = np.array([count_dispersion(arrivals, width) for width in widths])
     gaps = np.diff(arrivals)
     gap_cv2 = float(gaps.var() / gaps.mean() ** 2)
 
+    def counts(variances: NDArray[np.float64]) -> NDArray[np.float64]:
+        # A record's own mean hides what is slower than the record.
+        hidden = _rate_dispersion(duration, scales, variances)
+        return np.array([_rate_dispersion(width, scales, variances) - hidden for width in widths])
+
+    def gap_variation(variances: NDArray[np.float64], dispersion: float) -> float:
+        return float((1 + dispersion) * np.exp(variances.sum()) - 1)
+
     def residuals(parameters: NDArray[np.float64]) -> NDArray[np.float64]:
         variances, dispersion = parameters[:-1], parameters[-1]
-        # A record's own mean hides what is slower than the record.
-        hidden = _rate_dispersion(trace.duration, scales, variances)
-        counts = [
-            _rate_dispersion(width, scales, variances) - hidden + (dispersion - 1) / (rate * width)
-            for width in widths
-        ]
-        gap = (1 + dispersion) * np.exp(variances.sum()) - 1
-        return np.append((np.array(counts) - seen) / np.abs(seen).mean(), gap / gap_cv2 - 1)
+        left = counts(variances) + (dispersion - 1) / (rate * widths) - seen
+        gap = gap_variation(variances, dispersion)
+        return np.append(left / np.abs(seen).mean(), gap / gap_cv2 - 1)
 
     start = np.append(np.full(_NUM_SCALES, np.log1p(max(seen.max(), 1e-3)) / _NUM_SCALES), 1.0)
     bounds = ([0.0] * _NUM_SCALES + [0.05], [10.0] * _NUM_SCALES + [20.0])
-    found = least_squares(residuals, np.clip(start, *bounds), bounds=bounds, xtol=1e-12)
-    return scales, found.x[:-1], 1 / float(found.x[-1])
+    found = least_squares(residuals, np.clip(start, *bounds), bounds=bounds, xtol=1e-12).x
+    if gap_cv2 <= 2 * gap_variation(found[:-1], float(found[-1])):
+        return {
+            "gap_shape": round_number(1 / float(found[-1])),
+            "time_scales": scales,
+            "log_rate_variance": np.round(found[:-1], 5),
+        }
+    rng = np.random.default_rng(0)
+    shuffled = [np.cumsum(rng.permutation(gaps)) for _ in range(_NUM_SHUFFLES)]
+    by_gaps = np.array(
+        [np.mean([count_dispersion(one, width) for one in shuffled]) for width in widths]
+    )
+
+    def left(variances: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray((counts(variances) + by_gaps - seen) / np.abs(seen).mean())
+
+    bounds = (bounds[0][:-1], bounds[1][:-1])
+    found = least_squares(left, np.full(_NUM_SCALES, 0.01), bounds=bounds, xtol=1e-12).x
+    table = np.quantile(np.maximum(gaps / gaps.mean(), 1e-6), _GAP_LEVELS)
+    return {
+        "gap_shape": 1.0,
+        "gap_levels": _GAP_LEVELS,
+        "gaps": np.array([round_number(gap) for gap in table]),
+        "time_scales": scales,
+        "log_rate_variance": np.round(found, 5),
+    }
 
 
 def _rate_dispersion(
@@ -152,12 +270,12 @@ def _ranks(values: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
 
 
 def _conditional_ranks(
-    ranks: NDArray[np.float64], given: NDArray[np.float64]
+    ranks: NDArray[np.float64], given: NDArray[np.float64], num_bins: int
 ) -> NDArray[np.float64]:
     """Rank within each bin of another variable."""
     within = np.empty(len(ranks))
-    bins = (given * _NUM_BINS).astype(np.int64)
-    for one in range(_NUM_BINS):
+    bins = (given * num_bins).astype(np.int64)
+    for one in range(num_bins):
         rows = np.flatnonzero(bins == one)
         within[rows[np.argsort(ranks[rows])]] = (np.arange(len(rows)) + 0.5) / len(rows)
     return within
@@ -215,6 +333,8 @@ def _seen_memory(
 
 def _fit_drift(ranks: NDArray[np.float64], rate: _SeenRate) -> Drift:
     """Fit the correlation with the rate, then what memory it leaves to explain."""
+    from scipy.special import ndtri
+
     scores = ndtri(ranks)
     num_requests = len(scores)
     longest = num_requests / 10
@@ -227,87 +347,50 @@ def _fit_drift(ranks: NDArray[np.float64], rate: _SeenRate) -> Drift:
         shape = _seen_memory(lags, num_requests, np.array([scale]))[:, 0]
         share = float(np.clip(shape @ left / (shape @ shape), 0.0, 0.5))
         best = min(best, (float(((left - share * shape) ** 2).sum()), share, float(scale)))
-    return Drift(_round(best[1]), _round(best[2]), _round(with_rate))
+    return Drift(round_number(best[1]), round_number(best[2]), round_number(with_rate))
 
 
-def _round(value: float, digits: int = 4) -> float:
+def round_number(value: float, digits: int = 4) -> float:
     """Keep what the data can tell, and what every machine's arithmetic agrees on."""
     return float(f"{value:.{digits}g}")
 
 
-def format_model(model: WorkloadModel) -> str:
-    """Write a model as TOML text."""
-    parts = [
-        f"# Workload model {model.name}: numbers fitted to a trace, no rows of it.",
-        "# Made by the command below; queuesmith.traces.synthetic says what they mean.",
-        f'name = "{model.name}"',
-        "",
-        "[fit]",
-        *(f"{key} = {_toml(value)}" for key, value in model.fit.items()),
-        "",
-        "[arrivals]",
-        f"rate = {model.rate}  # requests/s",
-        f"gap_shape = {model.gap_shape}",
-        f"time_scales = {_array(model.time_scales)}  # s",
-        f"log_rate_variance = {_array(model.log_rate_variance)}",
-        "",
-        "[drift]",
-        *(
-            f"{name} = {{ share = {drift.share}, num_requests = {drift.num_requests}, "
-            f"with_rate = {drift.with_rate} }}"
-            for name, drift in (("prompt", model.prompt_drift), ("output", model.output_drift))
-        ),
-        "",
-        "[lengths]",
-        f"levels = {_array(model.levels)}",
-        f"prompt_len = {_array(model.prompt_len)}  # tokens",
-        f"output_len = {_array(model.output_len)}  # tokens",
-        "# rows: prompt rank, columns: output rank, low to high; requests in each cell",
-        "copula = [",
-        *(f"  {_array(row)}," for row in model.copula),
-        "]",
-        "",
-    ]
-    return "\n".join(parts)
-
-
-def _toml(value: object) -> str:
-    # A JSON string is a TOML string.
-    return str(value) if isinstance(value, int) else json.dumps(value, ensure_ascii=False)
-
-
-def _array(values: Iterable[float]) -> str:
-    """Write numbers in TOML, broken into lines of at most 100 characters."""
-    words = [str(int(value)) if value == int(value) else repr(float(value)) for value in values]
-    line = "[" + ", ".join(words) + "]"
-    if len(line) <= 90:
-        return line
-    lines = [" "]
-    for word in words:
-        if len(lines[-1]) + len(word) + 2 > 98:
-            lines.append(" ")
-        lines[-1] += f" {word},"
-    return "\n".join(["[", *lines, "]"])
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Fit a model to the file on the command line and print it; return the exit status."""
+    """Fit a model to the files on the command line and print it; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m queuesmith.traces.fit", description="Fit a workload model; prints TOML."
     )
-    parser.add_argument("file", type=Path, help="a trace file")
+    parser.add_argument("files", type=Path, nargs="+", help="a trace file, or what a recipe needs")
     parser.add_argument("--name", help="of the model; the file's name when left out")
+    parser.add_argument("--recipe", choices=sorted(_RECIPES), help="for a source of its own kind")
+    parser.add_argument(
+        "--unordered-lengths",
+        action="store_true",
+        help="lengths are real but do not belong to the arrivals beside them",
+    )
     options = parser.parse_args(arguments)
-    # Only here: reading traces loads models, and fitting is no part of reading.
-    from queuesmith.traces import load_trace
-
+    name = options.name or options.files[0].stem.lower()
     try:
-        model = fit_model(load_trace(options.file), options.name or options.file.stem.lower())
+        model = _fit(options.files, name, options.recipe, not options.unordered_lengths)
     except QueuesmithError as error:
         print(error, file=sys.stderr)
         return 2
     print(format_model(model), end="")
     return 0
+
+
+def _fit(
+    files: Sequence[Path], name: str, recipe: str | None, ordered_lengths: bool
+) -> WorkloadModel:
+    from queuesmith.traces import load_trace
+
+    if recipe is not None:
+        module, function = _RECIPES[recipe]
+        fit: Recipe = getattr(import_module(f"queuesmith.traces.{module}"), function)
+        return fit(files, name)
+    if len(files) > 1:
+        raise TraceError(f"a model is fitted to one trace, got {len(files)} files; name a recipe")
+    return fit_model(load_trace(files[0]), name, ordered_lengths=ordered_lengths)
 
 
 if __name__ == "__main__":

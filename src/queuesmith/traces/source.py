@@ -26,12 +26,15 @@ class Source:
     form : {"csv", "jsonl", "parquet"}
     data : bytes
         Unpacked; for text, UTF-8 without byte order mark and leading ``#`` comment lines.
+    comment : str
+        Those comment lines.
     """
 
     name: str
     sha256: str
     form: Literal["csv", "jsonl", "parquet"]
     data: bytes
+    comment: str = ""
 
 
 def open_source(path: Path) -> Source:
@@ -42,12 +45,12 @@ def open_source(path: Path) -> Source:
     TraceError
         If it cannot be read, is empty, is damaged, or is neither UTF-8 text nor Parquet.
     """
-    packed = _read(path)
+    packed = read_bytes(path)
     data = _unpack(path.name, packed)
     sha256 = hashlib.sha256(packed).hexdigest()
     if data.startswith(b"PAR1"):
         return Source(path.name, sha256, "parquet", data)
-    text = _strip_comments(_check_text(path.name, data))
+    text, comment = _split_comment(_check_text(path.name, data))
     if not text.strip():
         raise TraceError(f"{path.name} holds no rows; give a file with one request per row")
     if text.lstrip().startswith(b"["):
@@ -55,10 +58,18 @@ def open_source(path: Path) -> Source:
             f"{path.name} is one JSON array; write one JSON object per line instead, "
             "for example with `jq -c '.[]'`"
         )
-    return Source(path.name, sha256, "jsonl" if text.lstrip().startswith(b"{") else "csv", text)
+    form: Literal["csv", "jsonl"] = "jsonl" if text.lstrip().startswith(b"{") else "csv"
+    return Source(path.name, sha256, form, text, comment)
 
 
-def _read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """Read a file that is not empty.
+
+    Raises
+    ------
+    TraceError
+        If it cannot be read or has no bytes.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -105,14 +116,13 @@ def _check_text(name: str, data: bytes) -> bytes:
     return text
 
 
-def _strip_comments(text: bytes) -> bytes:
+def _split_comment(text: bytes) -> tuple[bytes, str]:
+    """Return the table, and the comment lines before it."""
     start = 0
     while text.startswith((b"#", b"\n", b"\r"), start):
         end = text.find(b"\n", start)
-        if end < 0:
-            return b""
-        start = end + 1
-    return text[start:]
+        start = len(text) if end < 0 else end + 1
+    return text[start:], text[:start].decode("utf-8").strip()
 
 
 def one_line(error: BaseException) -> str:

@@ -1,8 +1,9 @@
 """What a trace looks like in numbers, to hold a modelled trace against a real one."""
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata, spearmanr
 
 from queuesmith.errors import TraceError
 from queuesmith.traces.trace import Trace
@@ -58,32 +59,57 @@ def trace_statistics(trace: Trace) -> dict[str, float]:
         ):
             values[f"{name} p{percent}, tokens"] = float(tokens_below)
         values[f"{name} mean, tokens"] = float(tokens.mean())
-    values["rank correlation of prompt and output"] = _rank_correlation(trace)
+    values["rank correlation of prompt and output"] = rank_correlation(
+        trace.prompt_len, trace.output_len
+    )
     edges = [len(trace) * part // _NUM_PARTS for part in range(_NUM_PARTS + 1)]
     parts = [
-        _rank_correlation(trace.take(slice(*edges[part : part + 2]))) for part in range(_NUM_PARTS)
+        rank_correlation(trace.prompt_len[first:end], trace.output_len[first:end])
+        for first, end in pairwise(edges)
     ]
     values["rank correlation, lowest sixth"] = min(parts)
     values["rank correlation, highest sixth"] = max(parts)
     minute = (arrivals / 60).astype(np.int64)
     requests_in_minute = np.bincount(minute)[minute]
     for name, tokens in lengths.items():
-        values[f"rank correlation of {name} and rate"] = float(
-            spearmanr(tokens, requests_in_minute).statistic
+        values[f"rank correlation of {name} and rate"] = rank_correlation(
+            tokens, requests_in_minute
         )
-        ranks = rankdata(tokens)
         for lag in _LAGS:
-            values[f"{name} autocorrelation, lag {lag}"] = float(
-                np.corrcoef(ranks[:-lag], ranks[lag:])[0, 1]
-            )
+            values[f"{name} autocorrelation, lag {lag}"] = rank_autocorrelation(tokens, lag)
     work = (trace.prompt_len + trace.output_len).astype(np.float64)
     for load in _LOADS:
         values[f"mean wait at {load:.0%} load, services"] = _mean_wait(gaps, work, load)
     return values
 
 
-def _rank_correlation(trace: Trace) -> float:
-    return float(spearmanr(trace.prompt_len, trace.output_len).statistic)
+def rank_correlation(x: NDArray[np.int64], y: NDArray[np.int64]) -> float:
+    """Spearman's correlation; equal values share their mean rank. NaN if either is constant.
+
+    Examples
+    --------
+    >>> rank_correlation(np.array([1, 2, 3]), np.array([9, 7, 7]))
+    -0.8660254037844387
+    """
+    return _correlation(_mean_ranks(x), _mean_ranks(y))
+
+
+def rank_autocorrelation(values: NDArray[np.int64], lag: int) -> float:
+    """Correlation of the ranks of values with those `lag` places on. NaN if all are equal."""
+    ranks = _mean_ranks(values)
+    return _correlation(ranks[:-lag], ranks[lag:])
+
+
+def _mean_ranks(values: NDArray[np.int64]) -> NDArray[np.float64]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    below = np.cumsum(counts) - counts
+    return np.asarray((below + (counts + 1) / 2)[place])
+
+
+def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    x, y = x - x.mean(), y - y.mean()
+    power = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / power if power else float("nan")
 
 
 def _mean_wait(gaps: NDArray[np.float64], work: NDArray[np.float64], load: float) -> float:

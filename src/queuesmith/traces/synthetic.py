@@ -1,54 +1,25 @@
 """Draw traces from workload models: numbers fitted to real traffic, shipped with the package.
 
-A model has three parts, each small enough to read in its TOML file:
-
-* *Arrivals* are gamma-spaced at a rate that moves on several time scales at once. The logarithm of
-  the rate is a sum of stationary Ornstein-Uhlenbeck processes, one per time scale.
-* *Lengths* follow quantile tables of prompts and outputs, joined by a checkerboard copula: the
-  share of requests in each cell of (prompt rank, output rank), uniform within a cell.
-* *Drift*: successive requests resemble each other a little for a long time. The normal score that
-  picks a length is the sum of fresh noise, a slow first-order autoregression over requests, and
-  the logarithm of the rate, with which lengths may go.
+A model is one or more clients (:mod:`queuesmith.traces.client`), each with arrivals and lengths of
+its own, some with conversations (:mod:`queuesmith.traces.sessions`), merged by time of arrival.
 
 :mod:`queuesmith.traces.fit` makes the files.
 """
 
 import hashlib
-import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
-from scipy.special import ndtr
 
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
+from queuesmith.traces.client import HOUR, HOURS, Client, Start
+from queuesmith.traces.model_file import format_clients, parse_clients
+from queuesmith.traces.sessions import WARM_UP, Draw, name_blocks
 from queuesmith.traces.trace import Origin, Trace
-
-#: Steps of the rate per shortest time scale.
-_STEPS_PER_SCALE = 4
-_BLOCK = 1 << 14
-
-
-@dataclass(frozen=True)
-class Drift:
-    """How long neighbouring requests stay alike in one length.
-
-    Attributes
-    ----------
-    share : float
-        Of the variance of the normal score, that is slow by itself; 0 is no memory.
-    num_requests : float
-        Over which that memory fades to 1/e.
-    with_rate : float
-        Correlation of the normal score with the logarithm of the rate.
-    """
-
-    share: float
-    num_requests: float
-    with_rate: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,41 +29,23 @@ class WorkloadModel:
     Attributes
     ----------
     name : str
+    clients : tuple of Client
+        At least one; a model with conversations has just one.
     version : str
         Of the parameters: the start of a hash.
-    rate : float
-        Mean requests per second.
-    gap_shape : float
-        Of the gamma distribution of gaps at a constant rate; 1 is Poisson, less is burstier.
-    time_scales : (num_scales,) float64
-        Seconds after which each part of the rate has forgotten itself to 1/e.
-    log_rate_variance : (num_scales,) float64
-        Of each part.
-    levels : (num_levels,) float64
-        From 0 to 1.
-    prompt_len, output_len : (num_levels,) float64
-        Quantiles at `levels`, in tokens.
-    copula : (num_bins, num_bins) float64
-        Weight of each cell of prompt rank (rows) and output rank (columns).
-    prompt_drift, output_drift : Drift
-        Of outputs, and of what outputs leave open about prompts.
     fit : dict
         To what, and by which command, the parameters were fitted.
     """
 
     name: str
-    rate: float
-    gap_shape: float
-    time_scales: NDArray[np.float64]
-    log_rate_variance: NDArray[np.float64]
-    levels: NDArray[np.float64]
-    prompt_len: NDArray[np.float64]
-    output_len: NDArray[np.float64]
-    copula: NDArray[np.float64]
-    prompt_drift: Drift
-    output_drift: Drift
+    clients: tuple[Client, ...]
     version: str = ""
     fit: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Mean requests per second of all clients."""
+        return sum(client.request_rate for client in self.clients)
 
     def sample(self, num_requests: int, seed: int = 0) -> Trace:
         """Draw a trace that starts at 0 s.
@@ -102,7 +55,7 @@ class WorkloadModel:
         num_requests : int
             At least 1.
         seed : int
-            Equal seeds give equal bytes.
+            Equal seeds give equal bytes, and a longer draw begins with the shorter one.
 
         Raises
         ------
@@ -113,63 +66,84 @@ class WorkloadModel:
             raise ConfigError(f"num_requests must be at least 1, got {num_requests}")
         if seed < 0:
             raise ConfigError(f"seed must be at least 0, got {seed}")
-        arrivals_rng, lengths_rng = np.random.default_rng(seed).spawn(2)
-        arrival_time, rate_score = self._arrivals(num_requests, arrivals_rng)
-        prompt_len, output_len = self._lengths(rate_score, lengths_rng)
-        note = f"drawn with seed {seed} from a model fitted to {self.fit.get('source', 'a trace')}"
-        origin = Origin(
-            "modelled", f"{self.name}@model", reader=f"model {self.version}", notes=(note,)
+        draw, client = _merge(self._draw_clients(num_requests, seed), num_requests)
+        source = self.fit.get("source", "a trace")
+        named = source if isinstance(source, str) else ", ".join(source)
+        note = f"drawn with seed {seed} from a model fitted to {named}"
+        turns: dict[str, Any] = {}
+        sessions = self.clients[0].sessions
+        if sessions is not None and draw.session is not None and draw.turn is not None:
+            turns = {
+                "session": _renumber(draw.session),
+                "turn": draw.turn,
+                "block_hashes": name_blocks(draw.prompt_len, draw.session, draw.turn, sessions),
+            }
+        return Trace(
+            draw.arrival_time - draw.arrival_time[0],
+            draw.prompt_len,
+            draw.output_len,
+            client=client if len(self.clients) > 1 else None,
+            origin=Origin(
+                "modelled", f"{self.name}@model", reader=f"model {self.version}", notes=(note,)
+            ),
+            **turns,
         )
-        return Trace(arrival_time, prompt_len, output_len, origin=origin)
 
-    def _arrivals(
-        self, num_requests: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Space requests evenly but for gamma noise, in a clock that runs with the rate.
+    def _draw_clients(self, num_requests: int, seed: int) -> list[Draw]:
+        """Draw of every client at least what belongs to the first requests of all."""
+        place, *seeds = np.random.SeedSequence(seed).spawn(1 + len(self.clients))
+        starts = self._starts(np.random.default_rng(place))
+        warm_up = sum(WARM_UP for client in self.clients if client.sessions is not None)
+        seconds = 1.05 * num_requests / self.rate + warm_up
+        ahead = [int(seconds * client.rate) + 20 for client in self.clients]
+        draws: list[Draw | None] = [None] * len(self.clients)
+        end = np.inf
+        while True:
+            for index, client in enumerate(self.clients):
+                draw = draws[index]
+                if draw is None or draw.complete_until < end:
+                    draws[index] = client.draw(ahead[index], seeds[index], starts[index])
+                    ahead[index] *= 2
+            drawn = [draw for draw in draws if draw is not None]
+            times = np.concatenate([draw.arrival_time for draw in drawn])
+            # The last request wanted comes no later than the last of those at hand.
+            enough = len(times) >= num_requests
+            end = float(np.partition(times, num_requests - 1)[num_requests - 1]) if enough else end
+            if enough and all(draw.complete_until >= end for draw in drawn):
+                return drawn
 
-        Return arrival times in s, and the standard normal score of the rate at each.
-        """
-        shape = self.gap_shape
-        ticks = np.cumsum(rng.gamma(shape, 1 / shape, num_requests))
-        step = float(self.time_scales.min()) / _STEPS_PER_SCALE
-        variance = float(self.log_rate_variance.sum())
-        clock = [np.zeros(1)]
-        log_rates: list[NDArray[np.float64]] = []
-        # A request is likelier to come while the rate is high, and this is how high it finds it;
-        # so started, every request sees the same distribution, however short the draw.
-        state = np.sqrt(self.log_rate_variance)
-        while clock[-1][-1] <= ticks[-1]:
-            log_rate = np.full(_BLOCK, -variance / 2)
-            for part, scale in enumerate(self.time_scales):
-                memory = float(np.exp(-step / scale))
-                walk = _autoregression(_BLOCK, memory, rng, state[part], fresh=not log_rates)
-                state[part] = walk[-1]
-                log_rate += np.sqrt(self.log_rate_variance[part]) * walk
-            log_rates.append(log_rate)
-            clock.append(clock[-1][-1] + np.cumsum(self.rate * step * np.exp(log_rate)))
-        edges = np.concatenate(clock)
-        steps = np.interp(ticks, edges, np.arange(len(edges)))
-        seen = np.concatenate(log_rates)[steps.astype(np.int64)] - variance / 2
-        return (steps - steps[0]) * step, seen / max(variance, 1e-12) ** 0.5
+    def _starts(self, rng: np.random.Generator) -> list[Start]:
+        """Begin with a request chosen evenly among all: its hour, and its client."""
+        rates = np.array(
+            [[client.rate_at(hour * HOUR) for client in self.clients] for hour in range(HOURS)]
+        )
+        chosen = int(np.searchsorted(np.cumsum(rates), rng.random() * rates.sum(), "right"))
+        hour, first = divmod(min(chosen, rates.size - 1), len(self.clients))
+        time_of_day = HOUR * (hour + rng.random())
+        return [Start(time_of_day, index == first) for index in range(len(self.clients))]
 
-    def _lengths(
-        self, rate_score: NDArray[np.float64], rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Pick output ranks, which drift most, then prompt ranks given the output's bin."""
-        num_requests = len(rate_score)
-        output_rank = ndtr(_drifting_scores(rate_score, self.output_drift, rng))
-        given_bin = ndtr(_drifting_scores(rate_score, self.prompt_drift, rng))
-        num_bins = len(self.copula)
-        bins = np.minimum((output_rank * num_bins).astype(np.int64), num_bins - 1)
-        prompt_rank = np.empty(num_requests)
-        edges = np.linspace(0, 1, num_bins + 1)
-        for output_bin in range(num_bins):
-            share = np.concatenate([[0.0], np.cumsum(self.copula[:, output_bin])])
-            rows = bins == output_bin
-            prompt_rank[rows] = np.interp(given_bin[rows], share / share[-1], edges)
-        prompt_len = np.rint(np.interp(prompt_rank, self.levels, self.prompt_len))
-        output_len = np.rint(np.interp(output_rank, self.levels, self.output_len))
-        return prompt_len.astype(np.int64), output_len.astype(np.int64)
+
+def _merge(draws: list[Draw], num_requests: int) -> tuple[Draw, NDArray[np.int64]]:
+    """Return the first requests of all clients, and whose each is."""
+    client = np.repeat(np.arange(len(draws)), [len(draw.arrival_time) for draw in draws])
+    arrival_time = np.concatenate([draw.arrival_time for draw in draws])
+    first = np.argsort(arrival_time, kind="stable")[:num_requests]
+    session, turn = draws[0].session, draws[0].turn
+    merged = Draw(
+        arrival_time[first],
+        np.concatenate([draw.prompt_len for draw in draws])[first],
+        np.concatenate([draw.output_len for draw in draws])[first],
+        float(arrival_time[first[-1]]),
+        None if session is None else session[first],
+        None if turn is None else turn[first],
+    )
+    return merged, client[first]
+
+
+def _renumber(names: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count names from 0 in order of first appearance."""
+    _, first_row, place = np.unique(names, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first_row))[place])
 
 
 def model_names() -> list[str]:
@@ -183,13 +157,21 @@ def model_names() -> list[str]:
 
 
 def load_model(name: str) -> WorkloadModel:
-    """Load a workload model of the package by name.
+    """Load a workload model of the package by name, or one of your own by its ``.toml`` path.
 
     Raises
     ------
     TraceError
-        If there is none of that name.
+        If there is none of that name, or the file cannot be read.
     """
+    if name.endswith(".toml"):
+        try:
+            return parse_model(Path(name).read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise TraceError(
+                f"the model {name} cannot be read: {reason}; `queuesmith traces fit` writes one"
+            ) from None
     known = model_names()
     if name not in known:
         raise TraceError(
@@ -201,47 +183,17 @@ def load_model(name: str) -> WorkloadModel:
 
 
 def parse_model(text: str) -> WorkloadModel:
-    """Make a model of the TOML text that `queuesmith.traces.fit.format_model` writes."""
-    values = tomllib.loads(text)
-    arrivals, lengths, drift = values["arrivals"], values["lengths"], values["drift"]
-    return WorkloadModel(
-        name=values["name"],
-        version=hashlib.sha256(text.encode()).hexdigest()[:12],
-        rate=arrivals["rate"],
-        gap_shape=arrivals["gap_shape"],
-        time_scales=np.array(arrivals["time_scales"], np.float64),
-        log_rate_variance=np.array(arrivals["log_rate_variance"], np.float64),
-        levels=np.array(lengths["levels"], np.float64),
-        prompt_len=np.array(lengths["prompt_len"], np.float64),
-        output_len=np.array(lengths["output_len"], np.float64),
-        copula=np.array(lengths["copula"], np.float64),
-        prompt_drift=Drift(**drift["prompt"]),
-        output_drift=Drift(**drift["output"]),
-        fit=values["fit"],
-    )
+    """Make a model of the TOML text that `format_model` writes.
+
+    Raises
+    ------
+    TraceError
+        If the text is no workload model, or its numbers make no sense.
+    """
+    name, clients, fit = parse_clients(text)
+    return WorkloadModel(name, clients, hashlib.sha256(text.encode()).hexdigest()[:12], fit)
 
 
-def _drifting_scores(
-    rate_score: NDArray[np.float64], drift: Drift, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Draw standard normal scores of which a share is slow."""
-    num_requests = len(rate_score)
-    fresh = rng.standard_normal(num_requests)
-    memory = float(np.exp(-1 / drift.num_requests))
-    slow = _autoregression(num_requests, memory, rng, 0.0, fresh=True)
-    rest = 1 - drift.share - drift.with_rate**2
-    scores = drift.with_rate * rate_score + np.sqrt(drift.share) * slow + np.sqrt(rest) * fresh
-    return np.asarray(scores)
-
-
-def _autoregression(
-    length: int, memory: float, rng: np.random.Generator, last: float, fresh: bool
-) -> NDArray[np.float64]:
-    """Draw a standard normal AR(1) that goes on from `last`, or starts with `last` as its mean."""
-    noise = rng.standard_normal(length)
-    noise[1:] *= np.sqrt(1 - memory**2)
-    if fresh:
-        noise[0] += last
-    else:
-        noise[0] = memory * last + np.sqrt(1 - memory**2) * noise[0]
-    return np.asarray(lfilter([1.0], [1.0, -memory], noise))
+def format_model(model: WorkloadModel) -> str:
+    """Write a model as TOML text."""
+    return format_clients(model.name, model.clients, model.fit)

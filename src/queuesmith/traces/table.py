@@ -1,16 +1,14 @@
 """Read any table of requests: CSV, JSONL or Parquet, with columns mapped by name."""
 
-import json
-from collections.abc import Iterator, Mapping
-from itertools import islice
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
-from queuesmith.traces.cleaning import OPTIONAL, REQUIRED, UNITS, build_trace
+from queuesmith.traces.cleaning import OPTIONAL, REQUIRED, build_trace
+from queuesmith.traces.jsonl import jsonl_names, read_jsonl
 from queuesmith.traces.source import Source, one_line
 from queuesmith.traces.trace import Trace
 
@@ -62,18 +60,12 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 _DELIMITERS = ",;\t|"
-#: Rows of JSONL that are asked for their keys, which may come and go.
-_NUM_ROWS_FOR_NAMES = 100
 #: What pyarrow raises on a damaged file.
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
 
 
 def read_table(
-    source: Source,
-    *,
-    columns: Mapping[str, str] | None = None,
-    unit: str | None = None,
-    reader: str = "table",
+    source: Source, *, columns: Mapping[str, str] | None = None, unit: str | None = None
 ) -> Trace:
     """Read a table, finding its columns by the mapping given or by well-known names.
 
@@ -84,8 +76,6 @@ def read_table(
         Our name to the file's, such as ``{"prompt_len": "in_tok"}``.
     unit : {"s", "ms", "us", "ns"}, optional
         Of times that are plain numbers; seconds when left out.
-    reader : str
-        For the origin.
 
     Raises
     ------
@@ -94,30 +84,60 @@ def read_table(
     TraceError
         If a needed column is not there or no row can be used.
     """
-    _check_options(columns, unit)
-    found = column_names(source)
-    mapping = _map_columns(source.name, found, columns or {})
-    notes: tuple[str, ...] = ()
-    if unit is None and "hash_ids" in found and "chat_id" not in found:
-        unit = "ms"
-        notes = ("times taken as ms, as in Mooncake traces; --unit says otherwise",)
+    for name in columns or {}:
+        if name not in KNOWN_NAMES:
+            raise ConfigError(
+                f"there is no trace column {name!r}.{did_you_mean(name, KNOWN_NAMES)} "
+                f"Known: {', '.join(KNOWN_NAMES)}"
+            )
+    mapping = _map_columns(source.name, column_names(source), columns or {})
+    table, unreadable = read_columns(source, mapping)
+    return build_trace(table, source, reader="table", unit=unit, unreadable=unreadable)
+
+
+def read_columns(source: Source, mapping: Mapping[str, str]) -> tuple[dict[str, pa.Array], int]:
+    """Read some columns of a table as they are.
+
+    Parameters
+    ----------
+    source : Source
+    mapping : mapping of str to str
+        Our name to the file's for each column that is wanted; all of them are there.
+
+    Returns
+    -------
+    columns : dict of str to pyarrow.Array
+        By our name.
+    unreadable : int
+        Rows that cannot be taken apart.
+
+    Raises
+    ------
+    TraceError
+        If the table is damaged.
+    """
     wanted = list(dict.fromkeys(mapping.values()))
     try:
-        table, unreadable = _READERS[source.form](source, found, wanted)
-        return build_trace(
-            {name: table[there] for name, there in mapping.items()},
-            source,
-            reader=reader,
-            unit=unit or "s",
-            unreadable=unreadable,
-            notes=notes,
-        )
-    except TraceError:
-        raise
+        table, unreadable = _READERS[source.form](source, wanted)
     except _BROKEN as error:
         raise TraceError(
             f"{source.name} cannot be read as {source.form} ({one_line(error)}); fetch it again"
         ) from None
+    return {name: table[there] for name, there in mapping.items()}, unreadable
+
+
+def map_known(names: list[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return our name to the file's for those columns of a published format that are there.
+
+    Parameters
+    ----------
+    names : list of str
+        Of the file's columns, in any spelling.
+    known : mapping of str to str
+        Our name to the format's, as `normalise` spells it.
+    """
+    spelled = {normalise(name): name for name in reversed(names)}
+    return {name: spelled[there] for name, there in known.items() if there in spelled}
 
 
 def column_names(source: Source) -> list[str]:
@@ -136,8 +156,7 @@ def column_names(source: Source) -> list[str]:
                 f"{source.name} is a damaged Parquet file ({one_line(error)}); fetch it again"
             ) from None
     elif source.form == "jsonl":
-        rows = (row for row in _json_rows(source.data) if row is not None)
-        names = list({name: None for row in islice(rows, _NUM_ROWS_FOR_NAMES) for name in row})
+        names = jsonl_names(source.data)
         if not names:
             raise TraceError(
                 f"{source.name} looks like JSONL, but no line is a JSON object with names; "
@@ -156,17 +175,6 @@ def column_names(source: Source) -> list[str]:
 def normalise(name: str) -> str:
     """Return a column name in lower case with underscores."""
     return "_".join(name.lower().replace("-", " ").replace("_", " ").split())
-
-
-def _check_options(columns: Mapping[str, str] | None, unit: str | None) -> None:
-    if unit is not None and unit not in UNITS:
-        raise ConfigError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
-    for name in columns or {}:
-        if name not in KNOWN_NAMES:
-            raise ConfigError(
-                f"there is no trace column {name!r}.{did_you_mean(name, KNOWN_NAMES)} "
-                f"Known: {', '.join(KNOWN_NAMES)}"
-            )
 
 
 def _map_columns(file: str, found: list[str], given: Mapping[str, str]) -> dict[str, str]:
@@ -225,9 +233,7 @@ def _delimiter(header: bytes) -> str:
     return max(_DELIMITERS, key=lambda delimiter: header.count(delimiter.encode()))
 
 
-def _read_csv(
-    source: Source, found: list[str], wanted: list[str]
-) -> tuple[dict[str, pa.Array], int]:
+def _read_csv(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array], int]:
     unreadable = 0
 
     def skip(row: pa.csv.InvalidRow) -> str:
@@ -240,7 +246,7 @@ def _read_csv(
         pa.BufferReader(source.data),
         # One thread, so that the rows left out are counted without a lock; it is fast enough.
         read_options=pa.csv.ReadOptions(
-            use_threads=False, block_size=1 << 24, skip_rows=1, column_names=found
+            use_threads=False, block_size=1 << 24, skip_rows=1, column_names=_csv_header(source)
         ),
         parse_options=pa.csv.ParseOptions(
             delimiter=_delimiter(header), newlines_in_values=True, invalid_row_handler=skip
@@ -252,52 +258,11 @@ def _read_csv(
     return {name: table[name].combine_chunks() for name in wanted}, unreadable
 
 
-def _read_jsonl(
-    source: Source, found: list[str], wanted: list[str]
-) -> tuple[dict[str, pa.Array], int]:
-    values: dict[str, list[Any]] = {name: [] for name in wanted}
-    unreadable = 0
-    for row in _json_rows(source.data):
-        if row is None:
-            unreadable += 1
-        else:
-            for name in wanted:
-                values[name].append(row.get(name))
-    return {name: _json_column(values[name]) for name in wanted}, unreadable
+def _read_jsonl(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array], int]:
+    return read_jsonl(source.data, wanted)
 
 
-def _json_rows(data: bytes) -> Iterator[dict[str, Any] | None]:
-    """Yield the object of every line that is not blank, None for a line that is no object."""
-    for line in data.decode().split("\n"):
-        if not line or line.isspace():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        yield row if isinstance(row, dict) else None
-
-
-def _json_column(values: list[Any]) -> pa.Array:
-    """Make an array of values that may differ in type from line to line."""
-    if all(type(value) in (int, float, type(None)) for value in values):
-        try:
-            return pa.array(values)
-        except (pa.ArrowException, OverflowError):
-            pass
-    return pa.array([_as_text(value) for value in values], pa.string())
-
-
-def _as_text(value: Any) -> str | None:
-    if value is None or isinstance(value, bool | list | dict):
-        return None
-    # A lone surrogate is legal in JSON and in no encoding.
-    return str(value).encode("utf-8", "replace").decode()
-
-
-def _read_parquet(
-    source: Source, found: list[str], wanted: list[str]
-) -> tuple[dict[str, pa.Array], int]:
+def _read_parquet(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array], int]:
     table = pa.parquet.read_table(pa.BufferReader(source.data), columns=wanted)
     columns = {}
     for name in wanted:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from queuesmith.errors import TraceError
+from queuesmith.traces.block_hashes import BlockHashes, Rows
 
 #: Longer than any context window; larger lengths are typing errors or overflow.
 MAX_TOKENS = 100_000_000
@@ -62,6 +63,8 @@ class Trace:
         The client's cap on the output; when left out, whatever the context window leaves.
     deadline : (num_requests,) float64, optional
         Seconds on the clock of `arrival_time` by which the last token is due.
+    block_hashes : BlockHashes, optional
+        Of the prompts, as the source has them; their number need not agree with `prompt_len`.
     origin : Origin
 
     Raises
@@ -84,6 +87,7 @@ class Trace:
     priority: NDArray[np.int64] | None = None
     max_tokens: NDArray[np.int64] | None = None
     deadline: NDArray[np.float64] | None = None
+    block_hashes: BlockHashes | None = None
     origin: Origin = Origin()
 
     def __init__(
@@ -98,6 +102,7 @@ class Trace:
         priority: ArrayLike | None = None,
         max_tokens: ArrayLike | None = None,
         deadline: ArrayLike | None = None,
+        block_hashes: BlockHashes | None = None,
         origin: Origin = Origin(),
     ) -> None:
         arrivals = _column("arrival_time", arrival_time, np.float64, None)
@@ -120,6 +125,11 @@ class Trace:
         for name in ("prompt_len", "output_len", "max_tokens"):
             if columns[name] is not None:
                 _check_lengths(name, columns[name])
+        if block_hashes is not None and len(block_hashes) != num_requests:
+            raise TraceError(
+                f"block_hashes has {len(block_hashes)} requests for {num_requests} arrival times"
+            )
+        columns["block_hashes"] = block_hashes
         columns["origin"] = origin
         for name, value in columns.items():
             object.__setattr__(self, name, value)
@@ -144,20 +154,23 @@ class Trace:
             values = getattr(self, name)
             if values is not None:
                 digest.update(name.encode() + len(values).to_bytes(8, "little") + values.tobytes())
+        if self.block_hashes is not None:
+            digest.update(b"block_hashes" + self.block_hashes.tobytes())
         return digest.hexdigest()
 
-    def take(self, rows: slice | NDArray[np.int64] | NDArray[np.bool_]) -> Self:
+    def take(self, rows: Rows) -> Self:
         """Return the trace of some rows, given as a slice, indices in order, or a mask."""
         columns: dict[str, Any] = {}
         for name in _COLUMNS:
             values = getattr(self, name)
             columns[name] = None if values is None else values[rows]
+        if self.block_hashes is not None:
+            columns["block_hashes"] = self.block_hashes.take(rows)
         return type(self)(**columns, origin=self.origin)
 
     def with_origin(self, **changes: Any) -> Self:
         """Return the same requests with some fields of their origin replaced."""
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        return type(self)(**columns, origin=replace(self.origin, **changes))
+        return replace(self, origin=replace(self.origin, **changes))
 
 
 _COLUMNS = (

@@ -1,0 +1,115 @@
+"""Give a file of the user's own a name, and note where it came from."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from queuesmith.errors import ConfigError, TraceError
+from queuesmith.traces import Trace, load_trace
+from queuesmith.traces.catalog import (
+    IMPORTED,
+    RECORD,
+    Imported,
+    check_name,
+    find_imported,
+    hash_file,
+    traces_folder,
+)
+
+_COLUMNS = (
+    "arrival_time",
+    "prompt_len",
+    "output_len",
+    "client",
+    "session",
+    "turn",
+    "priority",
+    "max_tokens",
+    "deadline",
+)
+
+
+def import_file(
+    path: Path,
+    name: str,
+    folder: Path | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    unit: str | None = None,
+) -> Imported:
+    """Copy a trace file under a name that every command understands.
+
+    A file that can be read as it is, is copied byte for byte. One that needs `columns` or `unit`
+    is stored as Parquet under our column names, so that it needs them no longer; rows that cannot
+    be used are left out then, and counted in the record.
+
+    Parameters
+    ----------
+    path : Path
+    name : str
+        Small letters, digits, ``-`` and ``_``; not one of the catalogue's.
+    folder : Path, optional
+        Of traces: `queuesmith.traces.catalog.traces_folder` when left out.
+    columns, unit
+        As for `queuesmith.load_trace`.
+
+    Raises
+    ------
+    ConfigError
+        If the name is taken or no name.
+    TraceError
+        If the file is no trace, or the copy cannot be written.
+    """
+    check_name(name)
+    trace = load_trace(path, columns=columns, unit=unit)
+    there = find_imported(name)
+    if there is not None:
+        if there.record.get("origin_sha256") == trace.origin.sha256:
+            return there
+        raise ConfigError(
+            f"the name {name!r} is taken by {there.path}; choose another or remove that folder"
+        )
+    target = (folder or traces_folder()) / IMPORTED / name
+    part = target.with_name(f".{name}.{os.getpid()}.part")
+    try:
+        part.mkdir(parents=True)
+        copy = part / path.name
+        if columns or unit:
+            copy = copy.with_suffix(".parquet")
+            _write_parquet(trace, copy)
+        else:
+            shutil.copyfile(path, copy)
+        record = {
+            "name": name,
+            "file": copy.name,
+            "sha256": hash_file(copy),
+            "origin": str(path.resolve()),
+            "origin_sha256": trace.origin.sha256,
+            "columns": dict(columns or {}),
+            "unit": unit,
+            "num_requests": len(trace),
+            "dropped": dict(trace.origin.dropped),
+            "imported": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        (part / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        part.rename(target)
+    except OSError as error:
+        raise TraceError(
+            f"{target} cannot be written: {error.strerror or error}; name another folder with "
+            "--folder or QUEUESMITH_TRACES"
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return Imported(name, target / str(record["file"]), record)
+
+
+def _write_parquet(trace: Trace, path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {name: getattr(trace, name) for name in _COLUMNS}
+    table = pa.table({name: values for name, values in columns.items() if values is not None})
+    parquet.write_table(table, path, compression="zstd")
