@@ -1,5 +1,6 @@
 """The answer in sentences, and what limits it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -145,7 +146,11 @@ def _why_not(one: Standing) -> str:
         return f"{name} but brings its own engine settings; compare it with those settings for all."
     if one.violations:
         return f"{name} but makes the unluckiest wait too long ({one.violations[0]})."
-    return f"{name} but not beyond its uncertainty [{one.score.low:+.2f}, {one.score.high:+.2f}]."
+    if math.isnan(one.score.low):
+        return f"{name}, but one window cannot say how surely."
+    if one.score.low > 0:
+        return f"{name}, but lowers mean TTFT by less than {MARGIN:.0%} at every load."
+    return f"{name} but not beyond its uncertainty [{one.score.low:+.2f} to {one.score.high:+.2f}]."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from queuesmith.errors import ConfigError, TraceError, did_you_mean
 from queuesmith.metrics import METRICS, slowdown, summarize, ttft
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
+from queuesmith.traces.block_hashes import BlockHashes
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, offered_rate, scale_arrivals
 
@@ -136,16 +137,39 @@ def capacity(trace: Trace, config: EngineConfig, step_time: StepTime) -> float:
     """Return the requests/s of this mix that an engine carries under FCFS.
 
     It is ``N / (T2 - T1)``, T1 and T2 the times to finish the N requests once and twice in a row
-    when all of them arrive at once, so that ramp-up and drain cancel.
+    when all of them arrive at once, so that ramp-up and drain cancel. Requests so few that most of
+    T1 is ramp-up and drain, and both copies run side by side, are repeated until they are not. A
+    copy shares prefixes within itself as the trace does, and none with another copy.
     """
-    times = []
-    for repeats in (1, 2):
+
+    def seconds(repeats: int) -> float:
         rows = np.tile(np.arange(len(trace)), repeats)
-        burst = Trace(np.zeros(len(rows)), trace.prompt_len[rows], trace.output_len[rows])
+        burst = Trace(
+            np.zeros(len(rows)),
+            trace.prompt_len[rows],
+            trace.output_len[rows],
+            block_hashes=_repeat_hashes(trace.block_hashes, repeats),
+        )
         workload = prepare(burst, config, np.full(len(rows), np.nan))
-        result = simulate_workload(workload, compile_policy(get_policy("fcfs")), config, step_time)
-        times.append(result.end_time)
-    return len(trace) / (times[1] - times[0])
+        fcfs = compile_policy(get_policy("fcfs"))
+        return simulate_workload(workload, fcfs, config, step_time).end_time
+
+    repeats, once, twice = 1, seconds(1), seconds(2)
+    while twice < 1.5 * once:
+        repeats *= 2
+        once, twice = twice, seconds(2 * repeats)
+    return repeats * len(trace) / (twice - once)
+
+
+def _repeat_hashes(hashes: BlockHashes | None, repeats: int) -> BlockHashes | None:
+    """Return the blocks of `repeats` copies of a trace that have no block in common."""
+    if hashes is None:
+        return None
+    code = np.unique(hashes.hashes, return_inverse=True)[1].reshape(-1)
+    copies = np.arange(repeats)[:, None]
+    offsets = (hashes.offsets[1:] + copies * hashes.offsets[-1]).reshape(-1)
+    numbers = (code + copies * (len(code) + 1)).reshape(-1)
+    return BlockHashes(np.concatenate([[0], offsets]), numbers, hashes.block_size)
 
 
 def scale_to_load(trace: Trace, rho: float, config: EngineConfig, step_time: StepTime) -> Trace:
@@ -191,7 +215,9 @@ def evaluate(
     QueuesmithError
         What a policy or an engine setting does wrong; no partial result is returned.
     """
-    configs = {policy.name: config.override(policy.engine) for policy in policies}
+    if num_workers is not None and num_workers < 1:
+        raise ConfigError(f"num_workers must be at least 1, got {num_workers}")
+    configs = {policy.name: _own_config(policy, config) for policy in policies}
     compiled = {policy.name: compile_policy(policy) for policy in policies}
     prepared = [
         _prepare_window(window, config, list(configs.values()), step_time, output_length, seed)
@@ -240,6 +266,13 @@ def evaluate(
     )
 
 
+def _own_config(policy: Policy, config: EngineConfig) -> EngineConfig:
+    try:
+        return config.override(policy.engine)
+    except ConfigError as error:
+        raise ConfigError(f"ENGINE of policy {policy.name!r}: {error}") from None
+
+
 @dataclass(frozen=True, eq=False)
 class _PreparedWindow:
     """A window with what does not depend on policy or load."""
@@ -277,7 +310,8 @@ def _prepare_window(
         )
     if keep.sum() < 2:
         raise TraceError(
-            f"window {window.index}: only one request is left, which has no rate to be scaled"
+            f"window {window.index}: only one request is left, which has no rate to be scaled; "
+            "give a longer trace or a larger window"
         )
     trace = window.trace.take(np.flatnonzero(keep))
     workload = prepare(trace, config, predicted[keep])

@@ -161,14 +161,15 @@ def load_rows(
             levels = {"ttft_p50": 0.5, "ttft_p90": 0.9, "ttft_p99": 0.99, "ttft_max": 1.0}
             pooled = censored_quantiles(ttft, list(levels.values()))
             row |= dict(zip(levels, pooled, strict=True))
+            # Subtracted from 0, so that no change is 0 and not minus 0.
             change, test = one.improvements[load.name], one.tests[load.name]
             row |= {
-                "mean_change": -change.mean,
-                "mean_change_low": -change.mean_high,
-                "mean_change_high": -change.mean_low,
-                "p99_change": -change.p99,
-                "p99_change_low": -change.p99_high,
-                "p99_change_high": -change.p99_low,
+                "mean_change": 0.0 - change.mean,
+                "mean_change_low": 0.0 - change.mean_high,
+                "mean_change_high": 0.0 - change.mean_low,
+                "p99_change": 0.0 - change.p99,
+                "p99_change_low": 0.0 - change.p99_high,
+                "p99_change_high": 0.0 - change.p99_low,
                 "tail_violated": one.tails[load.name].violated,
                 "wins": test.wins,
                 "ties": test.ties,

@@ -78,9 +78,7 @@ def assert_same(trace, policy, config, predicted, horizon=np.inf):
     except EngineError:  # without the reserve, victims may throw each other out for ever
         assert not config.scheduler_reserve_full_isl or policy.victim_key or policy.preemptive
         return 0
-    stepped = simulate_workload(
-        workload, compiled, config, STEP_TIME, horizon=horizon, record=True
-    )
+    stepped = simulate_workload(workload, compiled, config, STEP_TIME, horizon=horizon, record=True)
     reference = simulate_reference(workload, policy, config, STEP_TIME, horizon=horizon)
 
     assert jumped.requests.tobytes() == stepped.requests.tobytes()

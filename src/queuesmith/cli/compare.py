@@ -16,7 +16,13 @@ from queuesmith.cli.options import (
     parse_slo,
     split_policies,
 )
-from queuesmith.cli.output import make_folder, progress_bar, write_whole
+from queuesmith.cli.output import (
+    check_place,
+    make_folder,
+    progress_bar,
+    reader_may_leave,
+    write_whole,
+)
 from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -97,13 +103,14 @@ def compare(
     limits = [
         Limit.parse(
             text,
-            [REFERENCE, *(one.name for one in chosen)],
+            list(dict.fromkeys([REFERENCE, *(one.name for one in chosen)])),
             [region.name for region in regions],
         )
         for text in fail_if or []
     ]
     preset, notes = build_engine(engine or EngineOptions())
     limit_slo = parse_slo(slo)
+    check_place(output or Path("runs"), "--output")
     requests = load(trace, traffic or TrafficOptions(), seed)
 
     with progress_bar("comparing") as progress:
@@ -128,10 +135,11 @@ def compare(
         line for limit in limits for line in limit.broken(document["loads"], watched)
     ]
     report = _write(comparison, output)
-    if json_:
-        print(json.dumps(document, indent=1))
-    else:
-        print_comparison(document, Console())
+    with reader_may_leave():
+        if json_:
+            print(json.dumps(document, indent=1))
+        else:
+            print_comparison(document, Console())
     for line in document["failed"]:
         print(f"failed: {line}", file=sys.stderr)
     print(f"report: {report}", file=sys.stderr)

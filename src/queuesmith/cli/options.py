@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -61,7 +61,7 @@ class EngineOptions:
     """
 
     engine: str = "llama-3.1-8b/h100_sxm"
-    engine_args: str | None = None
+    engine_args: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     model_config: Path | None = None
     gpu_bandwidth: float | None = None
     gpu_flops: float | None = None

@@ -1,12 +1,45 @@
-"""Where results go: a folder of their own, files that are whole or absent, a progress bar."""
+"""Where results go: a folder of their own, files that are whole or absent, a terminal."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from queuesmith.errors import ConfigError
+
+
+def check_place(path: Path, option: str) -> None:
+    """Refuse, before any work is done, a folder that could not be created.
+
+    Raises
+    ------
+    ConfigError
+        If the nearest folder above `path`, or `path` itself, is no folder or cannot be written.
+    """
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ConfigError(f"{there} is a file; name a folder with {option}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"the folder {there} cannot be written; name another with {option}")
+
+
+def check_file(path: Path, option: str) -> None:
+    """Refuse, before any work is done, a file that could not be written.
+
+    Raises
+    ------
+    ConfigError
+        If `path` is a folder, or its own folder is missing or cannot be written.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a file with {option}")
+    if not path.parent.exists():
+        raise ConfigError(f"there is no folder {path.parent} for {path.name}; create it first")
+    check_place(path.parent, option)
 
 
 def make_folder(output: Path | None, sha256: str) -> Path:
@@ -42,6 +75,20 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Print for as long as somebody reads: after ``| head -1`` the rest goes nowhere."""
+    try:
+        yield
+        if sys.stdout is not None:  # it is None when standard output is closed
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as leaving:  # what rich makes of it, after the same redirection
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from queuesmith.cli.options import (
     load,
     parse_slo,
 )
-from queuesmith.cli.output import write_whole
+from queuesmith.cli.output import check_file, write_whole
 from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ def simulate(
 
     if requests is not None and requests.suffix not in (".parquet", ".csv"):
         raise ConfigError(f"--requests writes .parquet or .csv, got {str(requests)!r}")
+    for option, path in (("--requests", requests), ("--timeline", timeline)):
+        if path is not None:
+            check_file(path, option)
+    if not horizon > 0:
+        raise ConfigError(f"--horizon must be above 0 seconds, got {horizon:g}")
     limits = parse_slo(slo)
     preset, notes = build_engine(engine or EngineOptions())
     arrivals = load(trace, traffic or TrafficOptions(), seed)

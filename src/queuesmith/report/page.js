@@ -154,7 +154,7 @@
     download.addEventListener("click", () => {
       const text = document.getElementById("queuesmith-data").textContent;
       const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-      element("a", { href: address, download: "comparison.json" }).click();
+      element("a", { href: address, download: download.dataset.file || "comparison.json" }).click();
       setTimeout(() => URL.revokeObjectURL(address), 1000);
     });
     download.hidden = false;

@@ -65,7 +65,7 @@ def _steps(recording: Recording) -> Iterator[dict[str, Any]]:
     """Draw each step, or each stretch of like decodes, with counters where it starts."""
     steps = recording.steps
     starts = np.flatnonzero(_begins_stretch(steps))
-    for first, end in zip(starts, [*starts[1:], len(steps)], strict=True):
+    for first, end in pairwise([*starts, len(steps)]):
         step, last = steps[first], steps[end - 1]
         start = _microseconds(step["start"])
         yield {

@@ -1,0 +1,27 @@
+"""Compare three policies in code: traffic of two kinds, at two loads, and which one to run."""
+
+import numpy as np
+
+import queuesmith as qs
+
+rng = np.random.default_rng(0)
+num_requests = 1_600
+long = rng.random(num_requests) < 0.2  # one request in five brings a document along
+trace = qs.Trace(
+    arrival_time=np.cumsum(rng.exponential(size=num_requests)),
+    prompt_len=np.where(long, 6_000, 300) + rng.integers(0, 200, num_requests),
+    output_len=rng.integers(50, 250, num_requests),
+)
+
+comparison = qs.compare(trace, ["fcfs", "sjf", "hrrn"], ["knee", 1.2], window_len=200)
+
+document = comparison.document
+print(f"run {document['answer']['policy']}\n")
+print("policy    load  mean TTFT   change    95 % interval   p99 TTFT   largest")
+for row in document["loads"]:
+    print(
+        f"{row['policy']:<8}{row['load']:>6}{row['ttft_mean']:>9.2f} s"
+        f"{row['mean_change']:>9.0%}   [{row['mean_change_low']:>5.0%}, "
+        f"{row['mean_change_high']:>4.0%}]{row['ttft_p99']:>9.2f} s{row['ttft_max']:>8.2f} s"
+        f"{'  violates the tail' if row['tail_violated'] else ''}"
+    )

@@ -1,0 +1,88 @@
+"""``queuesmith policies``: a list, an explanation, a check."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from queuesmith.policies import get_policy, policy_names
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compare_json.md"
+
+
+def test_every_policy_is_listed_with_its_summary(run):
+    ran = run("policies")
+
+    listed = [line.split()[0] for line in ran.out.splitlines() if line and line[0] != " "]
+    assert set(policy_names()) <= set(listed)
+    assert "oracle, not deployable" in ran.out
+    assert ran.err == ""
+
+
+def test_a_policy_is_explained_with_its_text(run):
+    out = run("policies", "aged_sjf").out
+
+    assert out.startswith("aged_sjf\n")
+    assert "Caution: " in out
+    assert "Parameters: SECONDS_PER_TOKEN=0.003" in out
+    assert "def waiting_key(request, engine):" in out
+
+
+def test_json_lists_the_same_policies(run):
+    document = json.loads(run("policies", "--json").out)
+
+    assert document["schema"] == "queuesmith.policies/1"
+    assert [policy["name"] for policy in document["policies"]] == policy_names()
+
+
+def test_json_of_one_policy_is_a_list_of_one(run):
+    (policy,) = json.loads(run("policies", "aged_sjf(SECONDS_PER_TOKEN=0.5)", "--json").out)[
+        "policies"
+    ]
+
+    assert policy["name"] == "aged_sjf(SECONDS_PER_TOKEN=0.5)"
+    assert policy["parameters"] == {"SECONDS_PER_TOKEN": 0.5}
+    assert policy["sha256"] == get_policy(policy["name"]).sha256
+
+
+def test_the_page_names_every_key(run):
+    document = json.loads(run("policies", "fcfs", "--check", "--json").out)
+
+    named = set(re.findall(r"`([^`]+)`", PAGE.read_text().partition("\n## policies\n")[2]))
+    assert {*document, *document["policies"][0]} <= named
+    assert "checked" in document["policies"][0]
+
+
+def test_a_file_that_keeps_the_contract_passes_its_check(run, policy_file):
+    path = policy_file("return request.num_prompt_tokens + engine.num_running")
+
+    ran = run("policies", path, "--check")
+
+    assert ran.code == 0
+    assert ran.out.startswith("mine: keeps the contract\n")
+    assert "checked: " in ran.out
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return 1 / engine.num_running", "ZeroDivisionError"),
+        ("return request.output_len", "has no field 'output_len'"),
+    ],
+)
+def test_a_file_that_breaks_the_contract_fails_its_check(refused, policy_file, body, message):
+    assert message in refused("policies", policy_file(body), "--check")
+
+
+def test_the_check_finds_what_differs_between_compiled_and_plain_python(refused, policy_file):
+    """The logarithm of 0 raises in Python; compiled it is -inf."""
+    path = policy_file("return math.log(request.num_computed_tokens)", head="import math\n\n\n")
+
+    assert "waiting_key" in refused("policies", path, "--check")
+
+
+def test_an_unknown_name_comes_with_a_suggestion(refused):
+    message = refused("policies", "agedsjf")
+
+    assert "there is no policy 'agedsjf'. Did you mean 'aged_sjf'?" in message
