@@ -18,6 +18,7 @@ from queuesmith.metrics import METRICS
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 from queuesmith.traces import Trace, load_trace
+from queuesmith.windows import cut_windows
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "compare_json.md"
 
@@ -295,3 +296,35 @@ def test_every_number_of_the_document_is_finite(comparison):
     assert len(found) > 1000
     assert all(map(math.isfinite, found))
     assert not any(isinstance(value, np.generic) for value in found)
+
+
+# Windows that are given
+
+
+def make_windows(trace, num_windows=3):
+    cut = cut_windows(trace, num_windows=num_windows, window_len=50)
+    predicted = [np.full(50, 7.0), np.full(50, 9.0), None]
+    return [
+        replace(window, predicted_output_tokens=values)
+        for window, values in zip(cut, predicted, strict=True)
+    ]
+
+
+def test_windows_are_compared_as_they_are(trace):
+    windows = make_windows(trace)
+
+    found = small(windows).document["config"]["windows"]
+    assert [window["sha256"] for window in found] == [window.sha256 for window in windows]
+    assert [window["num_requests"] for window in found] == [50, 50, 50]
+
+
+def test_predictions_that_came_with_a_window_are_what_policies_see(trace):
+    """With 7 for everybody, shortest prediction first is first come, first served."""
+    windows = make_windows(trace)[:1]
+    known, noisy = (
+        small(windows, ["fcfs", "spjf"], "heavy", output_length=knowledge).document["loads"]
+        for knowledge in ("noisy", "exact")
+    )
+
+    assert known[0]["ttft_mean"] == known[1]["ttft_mean"]
+    assert noisy[0]["ttft_mean"] != noisy[1]["ttft_mean"]

@@ -20,7 +20,7 @@ from queuesmith.leaderboard import DRAWS, REFERENCE, judge, leaderboard, load_ro
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
 from queuesmith.traces.trace import Trace
-from queuesmith.windows import cut_windows
+from queuesmith.windows import Window, cut_windows, splice
 
 SCHEMA = "queuesmith.compare/1"
 
@@ -69,7 +69,7 @@ class Comparison:
 
 
 def compare(
-    trace: Trace,
+    trace: Trace | Sequence[Window],
     policies: Iterable[str | PathLike[str] | Policy] = DEFAULT_POLICIES,
     loads: str | Iterable[str | float | Load] = DEFAULT_LOADS,
     *,
@@ -89,7 +89,9 @@ def compare(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace or sequence of Window
+        Windows are cut from a trace; windows that are given are taken as they are, with the
+        predictions that were published with them.
     policies : iterable of names, paths or policies
         FCFS, the reference, is added when it is missing.
     loads : iterable of region names or numbers
@@ -102,7 +104,7 @@ def compare(
         For goodput and attainment.
     output_length : {"none", "noisy", "noisy:SIGMA", "exact"}
     num_windows, window_len : int
-        How many windows of how many requests are cut from the trace.
+        How many windows of how many requests are cut from a trace.
     seed : int
         Of windows, predictions and bootstrap.
     num_workers : int, optional
@@ -128,7 +130,13 @@ def compare(
         output_length = OutputLengthKnowledge.parse(output_length)
     chosen = _with_reference([get_policy(policy) for policy in policies])
     regions = parse_loads(loads)
-    windows = cut_windows(trace, num_windows=num_windows, window_len=window_len, seed=seed)
+    if isinstance(trace, Trace):
+        windows = cut_windows(trace, num_windows=num_windows, window_len=window_len, seed=seed)
+    else:
+        windows = list(trace)
+        num_windows = len(windows)
+        trace = splice([window.trace for window in windows])
+    shortest = min(len(window.trace) for window in windows)
     num_runs = len(chosen) * len(regions) * len(windows)
     evaluation = evaluate(
         chosen,
@@ -163,10 +171,11 @@ def compare(
             "reference": REFERENCE,
             "loads": [{"name": load.name, "rho": load.rho} for load in regions],
             "num_windows": len(windows),
-            "window_len": len(windows[0].trace),
+            "window_len": shortest,
             "windows": [
                 {
                     "window": window.index,
+                    "num_requests": len(window.trace),
                     "start_row": window.start_row,
                     "sha256": window.sha256,
                     "capacity": float(capacity),
@@ -192,7 +201,7 @@ def compare(
         "cells": evaluation.cells.to_pylist(),
         "warnings": [
             *notes,
-            *warnings(chosen, trace, evaluation, len(windows), num_windows, len(windows[0].trace)),
+            *warnings(chosen, trace, evaluation, len(windows), num_windows, shortest),
         ],
     }
     document["config"]["sha256"] = hashlib.sha256(

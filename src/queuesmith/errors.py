@@ -4,6 +4,7 @@ Each message is one line: what is wrong, with the value; what would be right; wh
 
 * QueuesmithError           catch this to catch them all; the command line exits with 2
   x TraceError              a trace file or a ``Trace`` is missing, damaged or not as described
+    + NotOneTrace           a file holds several windows, each on a clock of its own
   x ConfigError             an option, or a combination of options, makes no sense
   x PolicyError             a policy breaks the contract in :mod:`queuesmith.policies`
     + UnknownPolicy         no policy has that name
@@ -20,6 +21,10 @@ class QueuesmithError(Exception):
 
 class TraceError(QueuesmithError, ValueError):
     """A trace file or a ``Trace`` is missing, damaged or not as described."""
+
+
+class NotOneTrace(TraceError):
+    """A file holds several windows, each on a clock of its own."""
 
 
 class ConfigError(QueuesmithError, ValueError):

@@ -269,6 +269,14 @@ class WindowSet:
         return all(_adjoin(source.parts.get(part, ())) for source in self.sources)
 
 
+def is_window_set(path: Path) -> bool:
+    """Tell whether a TOML file means to be a window set, and not a workload model."""
+    try:
+        return "source" in tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
 def _periods(trace: Trace, parts: Mapping[str, float]) -> dict[str, tuple[int, int]]:
     """Return first and last row (not included) of each part; equal times are not separated."""
     shares = np.cumsum([0.0, *(parts[part] for part in PARTS if part in parts)])

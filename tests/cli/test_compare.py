@@ -4,11 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyarrow import parquet
 
 from queuesmith.comparison import DEFAULT_POLICIES
 from queuesmith.policies import policy_names
+from queuesmith.window_sets import WindowSet
 
 FILES = {"comparison.json", "cells.parquet", "report.html"}
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compare_json.md"
@@ -186,3 +188,29 @@ def test_a_second_run_takes_the_place_of_the_first_in_its_folder(run, quick, tmp
 
 def test_warnings_are_printed(run, quick):
     assert "warning: windows of 10 requests" in run(*quick).out
+
+
+def test_files_of_windows_are_compared_as_they_are(run, tmp_path):
+    """A table of windows, and the part of a window set that was asked for."""
+    rng = np.random.default_rng(0)
+    names = "window_id,lambda_ref,arrival_time_s,prompt_tokens,output_tokens"
+    rows = [
+        f"w{window},1,{row / 10},{rng.integers(10, 900)},{rng.integers(1, 90)},20"
+        for window in range(2)
+        for row in range(40)
+    ]
+    (tmp_path / "windows.csv").write_text("\n".join([f"{names},predicted_output_tokens", *rows]))
+    rows = [f"{row / 10},{100 + row},{1 + row % 50}" for row in range(600)]
+    (tmp_path / "log.csv").write_text("\n".join(["arrival_time,prompt_len,output_len", *rows]))
+    frozen = WindowSet.freeze("mine", ["log.csv"], folder=tmp_path, num_windows=2, window_len=50)
+    (tmp_path / "set.toml").write_text(frozen)
+
+    def windows_of(*arguments):
+        ran = run("compare", *arguments, "--policies", "fcfs", "--json", "--output", "out")
+        assert ran.code == 0
+        return json.loads(ran.out)["config"]["windows"]
+
+    assert [window["num_requests"] for window in windows_of("windows.csv")] == [40, 40]
+    tuning, held_out = windows_of("set.toml"), windows_of("set.toml", "--part", "held_out")
+    assert len(tuning) == len(held_out) == 2
+    assert tuning[-1]["start_row"] + 50 <= held_out[0]["start_row"]

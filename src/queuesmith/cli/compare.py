@@ -12,7 +12,7 @@ from queuesmith.cli.options import (
     EngineOptions,
     TrafficOptions,
     build_engine,
-    load,
+    load_windows,
     parse_slo,
     split_policies,
 )
@@ -37,6 +37,7 @@ def compare(
     loads: str = "light,knee,heavy",
     windows: int = 8,
     window_len: int = 1000,
+    part: str = "tuning",
     slo: str = "ttft=1.0,tpot=0.05",
     output_length: str = "noisy",
     seed: int = 0,
@@ -54,7 +55,8 @@ def compare(
     Parameters
     ----------
     trace
-        A file of requests, or NAME@model for modelled traffic (azure_2023_conv@model).
+        A file of requests, a name from `queuesmith traces list`, NAME@model for modelled traffic
+        (azure_2023_conv@model), or a file of windows.
     policies
         Names or files, separated by commas; `all` for every built-in. Twelve when left out.
     policy
@@ -66,6 +68,8 @@ def compare(
         How many windows to cut from the trace.
     window_len
         Requests in each.
+    part
+        Of a window set: tuning, validation or held_out.
     slo
         Limits in seconds for goodput and attainment, ttft, tpot and e2el; or none.
     output_length
@@ -111,7 +115,7 @@ def compare(
     preset, notes = build_engine(engine or EngineOptions())
     limit_slo = parse_slo(slo)
     check_place(output or Path("runs"), "--output")
-    requests = load(trace, traffic or TrafficOptions(), seed)
+    requests = load_windows(trace, traffic or TrafficOptions(), seed, part)
 
     with progress_bar("comparing") as progress:
         comparison = compare(

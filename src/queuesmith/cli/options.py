@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from queuesmith.config import Slo
-from queuesmith.errors import ConfigError
+from queuesmith.errors import ConfigError, NotOneTrace
 
 if TYPE_CHECKING:
     from queuesmith.engine.step_time import Preset
     from queuesmith.traces.trace import Trace
+    from queuesmith.windows import Window
 
 
 @Parameter(name="*")
@@ -80,6 +81,23 @@ def load(source: str, traffic: TrafficOptions, seed: int) -> "Trace":
         num_requests=traffic.num_requests,
         seed=seed,
     )
+
+
+def load_windows(
+    source: str, traffic: TrafficOptions, seed: int, part: str
+) -> "Trace | list[Window]":
+    """Read or draw what the user named: a trace, a table of windows, or a part of a window set."""
+    if source.endswith(".toml") and Path(source).is_file():
+        from queuesmith.window_sets import WindowSet, is_window_set
+
+        if is_window_set(Path(source)):
+            return WindowSet.load(source).windows(part)
+    try:
+        return load(source, traffic, seed)
+    except NotOneTrace:
+        from queuesmith.window_tables import read_windows
+
+        return read_windows(source)
 
 
 def build_engine(options: EngineOptions) -> tuple["Preset", list[str]]:

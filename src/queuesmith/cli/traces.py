@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from queuesmith.cli.options import TrafficOptions, load, parse_pairs
+from queuesmith.cli.options import TrafficOptions, load, load_windows, parse_pairs
 from queuesmith.cli.output import check_file, progress_bar, reader_may_leave, write_whole
 from queuesmith.errors import ConfigError
 
@@ -86,9 +86,11 @@ def describe(
     """
     if output is not None:
         check_file(output, "--output")
-    requests = load(trace, traffic or TrafficOptions(), seed)
-
     from queuesmith.traces.describe import describe
+    from queuesmith.windows import splice
+
+    found = load_windows(trace, traffic or TrafficOptions(), seed, "tuning")
+    requests = splice([window.trace for window in found]) if isinstance(found, list) else found
 
     document = describe(requests)
     if output is not None:

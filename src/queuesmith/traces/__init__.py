@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
-from queuesmith.errors import ConfigError, TraceError, did_you_mean
+from queuesmith.errors import ConfigError, NotOneTrace, TraceError, did_you_mean
 from queuesmith.traces.azure import is_azure, read_azure
 from queuesmith.traces.bailian import is_bailian, read_bailian
 from queuesmith.traces.block_hashes import BlockHashes
@@ -120,7 +120,7 @@ def _read_file(path: Path, columns: Mapping[str, str] | None, unit: str | None) 
     if columns:
         return read_table(opened, columns=columns, unit=unit)
     if len(map_known(names, {"window": "window_id", "rate": "lambda_ref"})) == 2:
-        raise TraceError(
+        raise NotOneTrace(
             f"{path.name} holds windows, each on its own clock, and not one trace; "
             "queuesmith.window_tables.read_windows reads it"
         )
