@@ -132,20 +132,38 @@ def test_the_next_run_is_not_hurt_by_a_fault(policy_file):
 
 
 @pytest.mark.parametrize(
-    "expression",
+    ("expression", "fault"),
     [
-        "math.log(request.num_prompt_tokens - 7)",
-        "math.sqrt(request.num_prompt_tokens - 7)",
-        "math.exp(request.num_prompt_tokens * 1000.0)",
+        ("math.log(request.num_prompt_tokens - 7)", "ValueError"),
+        ("math.log2(request.num_output_tokens)", "ValueError"),
+        ("math.log1p(-request.num_prompt_tokens)", "ValueError"),
+        ("math.sqrt(request.num_prompt_tokens - 70)", "ValueError"),
+        ("math.exp(request.num_prompt_tokens * 1000.0)", "OverflowError"),
+        ("math.exp2(request.num_prompt_tokens * 1000.0)", "OverflowError"),
+        ("math.sin(request.deadline)", "ValueError"),
+        ("math.floor(request.deadline)", "OverflowError"),
+        ("int(math.nan * request.arrival_time)", "ValueError"),
+        ("round(request.deadline)", "OverflowError"),
     ],
 )
-def test_what_only_plain_python_refuses_is_found_by_check_policy(policy_file, expression):
-    """Compiled, a logarithm of a negative number is NaN; in vLLM it would raise."""
+def test_what_plain_python_refuses_is_refused_compiled(policy_file, expression, fault):
+    """numba's own logarithm of 0 is -inf; in vLLM, where the policy is plain Python, it raises."""
     path = policy_file(f"import math\ndef waiting_key(request, engine):\n    return {expression}\n")
 
-    assert not np.isnan(simulate(path).requests.last_token_ts).any()
-    with pytest.raises(PolicyError, match=r"waiting_key raises (ValueError|OverflowError)"):
+    with pytest.raises(PolicyError, match=rf"failed in waiting_key, line 3 .*: {fault}"):
+        simulate(path)
+    with pytest.raises(PolicyError, match=f"waiting_key raises {fault}"):
         qs.check_policy(path)
+
+
+def test_functions_imported_by_name_are_as_strict(policy_file):
+    path = policy_file(
+        "from math import log\ndef waiting_key(request, engine):\n"
+        "    return log(request.num_output_tokens)\n"
+    )
+
+    with pytest.raises(PolicyError, match="math domain error"):
+        simulate(path)
 
 
 # Stalls

@@ -755,7 +755,6 @@ def admit(request, engine):
     assert found.tokens[4] == {0: 1, 3: 1}
 
 
-@pytest.mark.xfail(strict=True, reason="microseconds since 1970 of 5,500 requests exceed 64 bits")
 def test_mean_wait_is_right_on_a_wall_clock(policy_from):
     policy = policy_from("""
 def waiting_key(request, engine):

@@ -73,6 +73,14 @@ def test_gaps_are_counted_between_their_edges():
         assert (result.itl_counts == expected).all()
 
 
+@pytest.mark.parametrize("place", [1, 400])
+def test_a_gap_on_an_edge_belongs_to_the_bin_above(place):
+    step_time = StepTime(a=float(ITL_EDGES[place]))
+    result = qs.simulate(Trace([0.0], [1], [2]), config=SMALL, step_time=step_time)
+
+    assert np.flatnonzero(result.itl_counts).tolist() == [place]
+
+
 @pytest.mark.parametrize(("seconds", "place"), [(1e-6, 0), (1e5, -1)])
 def test_gaps_beyond_the_edges_fall_into_the_outer_bins(seconds, place):
     result = qs.simulate(Trace([0.0], [1], [9]), config=SMALL, step_time=StepTime(a=seconds))

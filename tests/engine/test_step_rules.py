@@ -409,6 +409,12 @@ def test_a_request_that_arrives_as_a_step_ends_is_in_the_next_one(decide):
     assert decide(trace, roomy()).tokens == [{0: 1}, {0: 1, 1: 1}, {0: 1}]
 
 
+def test_a_request_that_arrives_as_one_of_many_decodes_ends_is_in_the_next_step(decide):
+    found = decide(Trace([0.0, 3.0], [1, 1], [6, 1]), roomy())
+
+    assert found.tokens == [{0: 1}, {0: 1}, {0: 1}, {0: 1, 1: 1}, {0: 1}, {0: 1}]
+
+
 def test_a_request_that_arrives_during_a_step_waits_for_its_end(decide):
     trace = Trace([0.0, 1.0625], [1, 1], [3, 1])
 

@@ -5,6 +5,7 @@ and size. So the text of a policy, with its parameters written into it, is put i
 under a name made of its hash: other text is another file.
 """
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -18,7 +19,9 @@ from typing import Any
 from numba import njit
 from numba.core.errors import NumbaError
 
+from queuesmith.engine import strict_math
 from queuesmith.engine.kernel import FLAG, KEY
+from queuesmith.engine.strict_math import make_strict
 from queuesmith.errors import PolicyError
 from queuesmith.policies import Policy
 
@@ -59,11 +62,12 @@ _COMPILED: dict[str, CompiledPolicy] = {}
 
 def _namespace(policy: Policy) -> tuple[dict[str, Any], bool]:
     """Run the policy's text as a module; its helper functions become compiled ones."""
-    file = _cached_file(policy)
+    file = cached_file(policy)
     module = ModuleType(f"queuesmith_policy_{policy.sha256[:16]}")
     module.__file__ = str(file or policy.path)
     sys.modules[module.__name__] = module  # numba's cache looks a function's module up by name
     exec(compile(policy.source, module.__file__, "exec"), module.__dict__)
+    make_strict(module.__dict__)
     for key, value in list(module.__dict__.items()):
         if isinstance(value, FunctionType) and key not in SIGNATURES:
             module.__dict__[key] = njit(error_model="python")(value)
@@ -105,11 +109,13 @@ def _absent_flag(request, engine):  # type: ignore[no-untyped-def]
     return False
 
 
-def _cached_file(policy: Policy) -> Path | None:
+def cached_file(policy: Policy) -> Path | None:
     """Write the policy's text to the cache folder; None when that cannot be written."""
     folder = cache_folder() / "policies"
     stem = policy.name.partition("(")[0]
-    file = folder / f"{stem}_{policy.sha256[:16]}.py"
+    rules = Path(strict_math.__file__).read_bytes()  # inlined, so part of what is kept
+    digest = hashlib.sha256(policy.source.encode() + rules).hexdigest()
+    file = folder / f"{stem}_{digest[:16]}.py"
     try:
         if file.exists() and file.read_text(encoding="utf-8") == policy.source:
             return file

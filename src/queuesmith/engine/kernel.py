@@ -133,7 +133,7 @@ def observe(requests, e, p, s, lists):
     if s.num_waiting > 0:
         e.mean_waiting_tokens = s.waiting_tokens / s.num_waiting
         mean_arrival = s.waiting_arrivals_us / s.num_waiting * 1e-6
-        e.mean_wait = max(s.now - mean_arrival, 0.0)
+        e.mean_wait = max(s.now - requests[0].arrival_time - mean_arrival, 0.0)
         if p.reads_oldest_wait:
             oldest = lists[WAITING, 0]
             for place in range(1, s.num_waiting):

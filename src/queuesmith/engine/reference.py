@@ -286,8 +286,10 @@ class ReferenceEngine:
         mean_wait = oldest_wait = mean_waiting_tokens = 0.0
         if self.waiting:
             mean_waiting_tokens = waiting_tokens / len(self.waiting)
-            arrivals_us = sum(round(r.view.arrival_time * 1e6) for r in self.waiting)
-            mean_wait = max(self.now - arrivals_us / len(self.waiting) * 1e-6, 0.0)
+            first = self.requests[0].view.arrival_time
+            # Whole microseconds add up to the same in any order.
+            arrivals_us = sum(round((r.view.arrival_time - first) * 1e6) for r in self.waiting)
+            mean_wait = max(self.now - first - arrivals_us / len(self.waiting) * 1e-6, 0.0)
             oldest_wait = self.now - min(r.view.arrival_time for r in self.waiting)
         seen = self.requests[: self.num_arrived]
         return SimpleNamespace(

@@ -70,7 +70,7 @@ STATE_DTYPE = np.dtype(
         ("attention", "f8"),
         # what the engine row is made of
         ("waiting_tokens", "i8"),
-        ("waiting_arrivals_us", "i8"),  # sum of arrival times: integers add exactly in any order
+        ("waiting_arrivals_us", "i8"),  # since the first arrival; integers add exactly in any order
         ("prompt_tokens_seen", "i8"),
         ("last_arrival", "f8"),
         ("mean_gap", "f8"),

@@ -78,6 +78,12 @@ def ask_flag(requests, e, p, s, work, clients, hook, row, flag):
 
 
 @njit(forceinline=True)
+def arrival_us(requests, r):
+    """Return whole microseconds from the first arrival: since 1970 their sum would overflow."""
+    return np.int64(round((r.arrival_time - requests[0].arrival_time) * 1e6))
+
+
+@njit(forceinline=True)
 def enter_waiting(
     requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key
 ):
@@ -86,7 +92,7 @@ def enter_waiting(
     num_hits, _ = find_hits(r, p, work[row], pool, contents, tables)
     r.num_uncached_tokens = r.num_prompt_tokens + r.num_output_tokens - num_hits * p.block_size
     s.waiting_tokens += r.num_uncached_tokens
-    s.waiting_arrivals_us += np.int64(round(r.arrival_time * 1e6))
+    s.waiting_arrivals_us += arrival_us(requests, r)
     lists[WAITING, s.num_waiting] = row
     s.num_waiting += 1
     if p.keeps_heap:
@@ -186,7 +192,7 @@ def schedule_waiting(
         if s.num_candidates > 0:
             sift_down(work, lists, s.num_candidates, 0)
         s.waiting_tokens -= r.num_uncached_tokens
-        s.waiting_arrivals_us -= np.int64(round(r.arrival_time * 1e6))
+        s.waiting_arrivals_us -= arrival_us(requests, r)
         if p.caching:
             cached = num_hits * p.block_size
             share_blocks(p, s, w, pool, contents, tables, num_hits)
