@@ -4,6 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The first example of a test may compile for seconds. In CI the examples are the same every time,
+# so that a red run is a change's doing; at a desk they wander.
+settings.register_profile("queuesmith", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("queuesmith")
 
 
 @pytest.fixture(scope="session")

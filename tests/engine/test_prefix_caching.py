@@ -210,3 +210,15 @@ def test_kernel_equals_reference_with_shared_prefixes(policy, window):
         assert not config.scheduler_reserve_full_isl or policy not in ("fcfs", "sjf")
     except TraceError:  # nothing fits
         assert config.kv_tokens < 64
+
+
+def test_requests_that_finish_together_free_their_blocks_in_order_of_budget():
+    """The least computed request is the victim, so it stands last and frees its blocks last.
+
+    Whether the kernel jumps to that step must not change what is found afterwards.
+    """
+    config = replace(CONFIG, num_gpu_blocks=14, max_num_seqs=3, scheduler_reserve_full_isl=False)
+    prompts = ["a", "bcd", "efghijk", "l" * 24, "m", "bcdefghijkl", "nopq", "bcdefghijkz", "rstuv"]
+    trace = make_trace(np.zeros(9), prompts, [6, 11, 8, 3, 1, 2, 2, 1, 1])
+
+    run(trace, "least_computed_victim", config)

@@ -322,6 +322,8 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
         residues[work[row].blocks * p.block_size - r.num_computed_tokens] += 1
         kv_tokens += r.num_computed_tokens
         most_steps = min(most_steps, work[row].output_len - r.num_output_tokens)
+    if p.caching:
+        most_steps -= 1  # the order in which requests free their blocks matters, and `run` knows it
     next_arrival = np.inf
     if s.next_row < requests.shape[0]:
         next_arrival = requests[s.next_row].arrival_time
