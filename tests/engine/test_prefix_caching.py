@@ -212,13 +212,19 @@ def test_kernel_equals_reference_with_shared_prefixes(policy, window):
         assert config.kv_tokens < 64
 
 
-def test_requests_that_finish_together_free_their_blocks_in_order_of_budget():
-    """The least computed request is the victim, so it stands last and frees its blocks last.
+def test_requests_that_finish_together_free_their_blocks_in_order_of_budget(tmp_path):
+    """Seven blocks. The longer prompt is the victim, so it stands last and is forgotten last.
 
-    Whether the kernel jumps to that step must not change what is found afterwards.
+    The third request takes the two blocks that hold nothing and the two of the shorter prompt;
+    freed in order of admission it would have taken the longer one's, which then comes again.
     """
-    config = replace(CONFIG, num_gpu_blocks=14, max_num_seqs=3, scheduler_reserve_full_isl=False)
-    prompts = ["a", "bcd", "efghijk", "l" * 24, "m", "bcdefghijkl", "nopq", "bcdefghijkz", "rstuv"]
-    trace = make_trace(np.zeros(9), prompts, [6, 11, 8, 3, 1, 2, 2, 1, 1])
+    policy = tmp_path / "longest_last.py"
+    policy.write_text(
+        "def waiting_key(request, engine):\n    return request.arrival_time\n"
+        "def victim_key(request, engine):\n    return request.num_prompt_tokens\n"
+    )
+    config = replace(CONFIG, num_gpu_blocks=8)
+    prompts = ["abcdefghijkl", "mnopqrst", "0123456789ABCDEF", "abcdefghijkL"]
+    trace = make_trace([0.0, 0.0, 10.0, 20.0], prompts, [4, 4, 1, 1])
 
-    run(trace, "least_computed_victim", config)
+    assert run(trace, policy, config).num_cached_tokens == 8
