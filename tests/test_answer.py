@@ -5,7 +5,9 @@ import pytest
 
 from constructed import FCFS, HEAVY, KNEE, LIGHT, make_evaluation, make_policy, stand
 from queuesmith.answer import answer, warnings
+from queuesmith.config import EngineConfig
 from queuesmith.traces import Origin, Trace
+from queuesmith.traces.block_hashes import BlockHashes
 
 HALF = {"knee": FCFS / 2}
 SAME = {"knee": FCFS}
@@ -185,7 +187,13 @@ def test_one_window_recommends_nothing():
 
 def warn(trace=REAL, policies=(), num_windows=8, asked=8, window_len=1000, **options):
     evaluation = make_evaluation({"fcfs": SAME}, [KNEE], **options)
-    return warnings(policies, trace, evaluation, num_windows, asked, window_len)
+    return warnings(policies, EngineConfig(), trace, evaluation, num_windows, asked, window_len)
+
+
+def test_a_trace_with_shared_prefixes_asks_for_prefix_caching():
+    shared = Trace([0.0], [32], [1], block_hashes=BlockHashes([0, 2], [5, 6], 16))
+
+    assert "prefix caching is off" in " ".join(warn(shared))
 
 
 def test_eight_windows_of_a_thousand_requests_need_no_warning():

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queuesmith import numbers
+from queuesmith.config import EngineConfig
 from queuesmith.evaluate import Evaluation
 from queuesmith.leaderboard import REFERENCE, Standing
 from queuesmith.policies import Policy
@@ -159,6 +160,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def warnings(
     policies: Sequence[Policy],
+    config: EngineConfig,
     trace: Trace,
     evaluation: Evaluation,
     num_windows: int,
@@ -183,6 +185,11 @@ def warnings(
         found.append(
             f"windows of {window_len} requests hold {window_len / 100:g} beyond their p99; use "
             "1000 and more to judge tails"
+        )
+    if trace.block_hashes is not None and not config.enable_prefix_caching:
+        found.append(
+            "the trace knows which prompts begin alike, but prefix caching is off: "
+            '--engine-args "--enable-prefix-caching" turns it on, as vLLM has it'
         )
     if evaluation.num_dropped:
         found.append(

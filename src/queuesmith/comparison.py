@@ -201,7 +201,7 @@ def compare(
         "cells": evaluation.cells.to_pylist(),
         "warnings": [
             *notes,
-            *warnings(chosen, trace, evaluation, len(windows), num_windows, shortest),
+            *warnings(chosen, config, trace, evaluation, len(windows), num_windows, shortest),
         ],
     }
     document["config"]["sha256"] = hashlib.sha256(

@@ -1,11 +1,11 @@
 """The command line: one file per verb, imported when the verb is used."""
 
-import os
 import sys
 
 from cyclopts import App, CycloptsError
 
 from queuesmith._version import __version__
+from queuesmith.cli.output import reader_may_leave
 from queuesmith.errors import QueuesmithError
 
 DONE, NO, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -16,6 +16,7 @@ app = App(
     help="Which LLM request should run next? Replay traffic through a simulated vLLM and compare.",
     help_format="plaintext",
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 app.command(
     "queuesmith.cli.compare:compare",
@@ -32,6 +33,26 @@ app.command(
     name="policies",
     help="List the policies, explain one, or check a file of your own.",
 )
+app.command(
+    "queuesmith.cli.traces:traces",
+    name="traces",
+    help="List, describe, fetch and import traffic, and fit models to it.",
+)
+app.command(
+    "queuesmith.cli.ab:ab",
+    name="ab",
+    help="Measure a policy against vLLM as it is, on the same requests.",
+)
+app.command(
+    "queuesmith.cli.calibrate:calibrate",
+    name="calibrate",
+    help="Fit the step times of your own engine; write a file for --engine.",
+)
+app.command(
+    "queuesmith.cli.serve:serve",
+    name="serve",
+    help="Start a vLLM server whose requests a policy orders.",
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -41,16 +62,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
+    status = None
     try:
-        status = app(arguments, exit_on_error=False, print_error=False)
-        sys.stdout.flush()
+        with reader_may_leave():
+            status = app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        return _complain(f"{' '.join(str(error).split())} See `queuesmith --help`.")
+        verb = " ".join(["queuesmith", *(error.command_chain or ())])
+        return _complain(f"{' '.join(str(error).split())} See `{verb} --help`.")
     except QueuesmithError as error:
         return _complain(str(error))
-    except BrokenPipeError:  # whoever read our output has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
     except KeyboardInterrupt:
         print("interrupted; nothing half-written is left", file=sys.stderr)
         return INTERRUPTED
@@ -61,5 +81,5 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _complain(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
     return WRONG

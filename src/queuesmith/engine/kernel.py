@@ -179,11 +179,17 @@ def finish(p, s, w, clients, pool, tables):
 
 
 @njit(forceinline=True)
-def emit_token(r, p, s, w, clients, itl, pool, tables):
-    """Give a request its next output token at `now`; tell whether that was its last."""
+def emit_token(r, p, s, w, clients, itl, pool, tables, before):
+    """Give a request its next output token at `now`; tell whether that was its last.
+
+    Most had one at the start of the step, `before`: those gaps are counted together.
+    """
     now = s.now
     if r.num_output_tokens > 0:
-        count_gap(s, itl, now - r.last_token_ts, 1)
+        if r.last_token_ts == before:
+            s.num_usual_gaps += 1
+        else:
+            count_gap(s, itl, now - r.last_token_ts, 1)
     else:
         w.first_token_ts = now
         ttft = now - r.arrival_time
@@ -266,6 +272,7 @@ def complete_step(
         give_back_in_order_of_budget(requests, p, s, work, lists, pool, tables)
     if s.num_held > 0 or s.out_of_order:
         restore_running(s, work, lists)
+    before = s.now
     s.now += seconds
     s.step_time = seconds
     s.num_steps += 1
@@ -287,11 +294,13 @@ def complete_step(
             s.num_computed_tokens += new
             r.num_computed_tokens += new
             if r.num_computed_tokens == r.num_prompt_tokens + r.num_output_tokens:
-                if emit_token(r, p, s, work[row], clients, itl, pool, tables):
+                if emit_token(r, p, s, work[row], clients, itl, pool, tables, before):
                     continue
                 s.num_decoding += 1
         lists[RUNNING, kept] = row
         kept += 1
+    count_gap(s, itl, s.now - before, s.num_usual_gaps)
+    s.num_usual_gaps = 0
     s.num_running = kept
     s.num_entries += num_scheduled
     if s.num_waiting == 0:
@@ -304,9 +313,8 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
     """Take all steps up to the next event at once, when the batch is decodes that cannot change.
 
     Events are an arrival, a finish, KV blocks running out and the horizon; what finishes in the
-    last step is freed. Step times are added
-    one by one in the stepping expression: a closed form drifts and can flip a boundary. Returns
-    whether any step was taken.
+    last step is freed. Step times are added one by one in the stepping expression: a closed form
+    drifts and can flip a boundary. Returns whether any step was taken.
     """
     num_running = s.num_running
     if num_running == 0 or s.num_decoding < num_running or num_running > p.token_budget:

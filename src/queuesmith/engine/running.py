@@ -197,16 +197,31 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
     preempted = False
     s.num_prefill_tokens = s.num_decodes = s.kv_tokens = 0
     s.attention = 0.0
+    num_plain_decodes = 0
+    kv_tokens = 0
     place = 0
     while place < s.num_running and budget > 0:
         row = lists[RUNNING, place]
         r, w = requests[row], work[row]
+        computed = r.num_computed_tokens
+        if (
+            not p.caching
+            and r.num_output_tokens > 0
+            and r.num_prompt_tokens + r.num_output_tokens - computed == 1
+            and computed < w.blocks * p.block_size
+        ):  # nearly all are decodes whose token still fits into a block they hold
+            lists[TOKENS, place] = 1
+            num_plain_decodes += 1
+            kv_tokens += computed
+            budget -= 1
+            place += 1
+            continue
         new = num_new_tokens(r, p, most, budget)
         lists[TOKENS, place] = new
         if new == 0:
             place += 1
             continue
-        more = more_blocks(r.num_computed_tokens + new, w.blocks, p.block_size)
+        more = more_blocks(computed + new, w.blocks, p.block_size)
         fits = True
         while more > s.num_free_blocks:
             victim_place = s.num_running - 1
@@ -230,12 +245,14 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
         if not fits:
             break
         take_blocks(p, s, w, pool, contents, tables, more)
-        remember_blocks(p, w, pool, contents, tables, r.num_computed_tokens + new)
+        remember_blocks(p, w, pool, contents, tables, computed + new)
         count_scheduled(p, s, r, new, 1)
         budget -= 1 if p.instant_prefill else new
         place += 1
     for later in range(place, s.num_running):
         lists[TOKENS, later] = 0
+    s.num_decodes += num_plain_decodes
+    s.kv_tokens += kv_tokens
     return budget, preempted
 
 

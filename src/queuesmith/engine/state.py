@@ -88,6 +88,7 @@ STATE_DTYPE = np.dtype(
         ("num_preemptions", "i8"),
         ("num_preempted", "i8"),  # in this step: lists[PREEMPTED, :num_preempted]
         ("steps_at_finish", "i8"),
+        ("num_usual_gaps", "i8"),  # since the step began
         ("itl_bin", "i8"),  # where the last gap fell
         # the hook and row asked last, for whoever catches what a policy raised
         ("fault_hook", "i8"),
