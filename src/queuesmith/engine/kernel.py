@@ -75,7 +75,7 @@ MAX_EMPTY_STEPS = 10_000
 MAX_STEPS_WITHOUT_FINISH = 2_000_000
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention):
     """Return the seconds of one step; the formula of `StepTime.seconds`, term by term."""
     num_tokens = num_prefill_tokens + num_decodes
@@ -87,7 +87,7 @@ def step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention):
     return seconds
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def take_arrivals(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key):
     """Let requests that have arrived join `waiting`; a returning client's counter is lifted."""
     while s.next_row < requests.shape[0] and requests[s.next_row].arrival_time <= s.now:
@@ -115,7 +115,7 @@ def take_arrivals(requests, e, p, s, work, lists, clients, pool, contents, table
         )
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def observe(requests, e, p, s, lists):
     """Write the engine row that all hooks of this step see."""
     e.now = s.now
@@ -149,7 +149,7 @@ def observe(requests, e, p, s, lists):
     e.peak_backlog_time = s.peak_backlog_time
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def count_gap(s, itl, gap, times):
     """Count a gap between output tokens; most gaps fall where the last one did."""
     place = s.itl_bin
@@ -167,7 +167,7 @@ def count_gap(s, itl, gap, times):
     itl[place].count += times
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def finish(p, s, w, clients, pool, tables):
     """Free what a request holds that has produced its last token."""
     w.finished_ts = s.now
@@ -178,7 +178,7 @@ def finish(p, s, w, clients, pool, tables):
         clients[w.client].active -= 1
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def emit_token(r, p, s, w, clients, itl, pool, tables, before):
     """Give a request its next output token at `now`; tell whether that was its last.
 
@@ -207,7 +207,7 @@ def emit_token(r, p, s, w, clients, itl, pool, tables, before):
     return True
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def log_step(e, s, lists, log_steps, log_tokens, log_preemptions, seconds):
     """Record the step: what was scheduled and what was preempted, in the order it happened."""
     step = log_steps[s.num_steps]
@@ -230,7 +230,7 @@ def log_step(e, s, lists, log_steps, log_tokens, log_preemptions, seconds):
     step.end_preemption = s.num_preemptions
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def give_back_in_order_of_budget(requests, p, s, work, lists, pool, tables):
     """Free what finishes in this step in the order in which vLLM does, that of the step.
 
@@ -244,7 +244,7 @@ def give_back_in_order_of_budget(requests, p, s, work, lists, pool, tables):
             give_back_blocks(p, s, w, pool, tables)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def complete_step(
     requests,
     e,
@@ -299,8 +299,9 @@ def complete_step(
                 s.num_decoding += 1
         lists[RUNNING, kept] = row
         kept += 1
-    count_gap(s, itl, s.now - before, s.num_usual_gaps)
-    s.num_usual_gaps = 0
+    if s.num_usual_gaps > 0:
+        count_gap(s, itl, s.now - before, s.num_usual_gaps)
+        s.num_usual_gaps = 0
     s.num_running = kept
     s.num_entries += num_scheduled
     if s.num_waiting == 0:
@@ -308,7 +309,7 @@ def complete_step(
     return num_scheduled
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, residues):
     """Take all steps up to the next event at once, when the batch is decodes that cannot change.
 
@@ -335,13 +336,14 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
     next_arrival = np.inf
     if s.next_row < requests.shape[0]:
         next_arrival = requests[s.next_row].arrival_time
+    caching, horizon, block_size = p.caching, p.horizon, p.block_size
     num_steps = 0
     residue = 0  # tokens that still fit into the last block; at 0 one more is needed
-    while num_steps < most_steps and s.now < next_arrival and s.now < p.horizon:
+    while num_steps < most_steps and s.now < next_arrival and s.now < horizon:
         if residues[residue] > s.num_free_blocks:
             break
-        next_residue = 0 if residue == p.block_size - 1 else residue + 1
-        if p.caching and (residues[residue] > 0 or residues[next_residue] > 0):
+        next_residue = 0 if residue == block_size - 1 else residue + 1
+        if caching and (residues[residue] > 0 or residues[next_residue] > 0):
             break  # blocks are taken or filled: which ones matters, so this step is for `run`
         s.num_free_blocks -= residues[residue]
         residue = next_residue
@@ -397,7 +399,7 @@ with suppress(OSError):  # a folder that cannot be written has no code of ours t
     _forget_stale_code()
 
 
-@njit(_RUN, cache=True, nogil=True)
+@njit(_RUN, cache=True, nogil=True, _nrt=False)
 def run(
     requests,
     engine,

@@ -14,13 +14,13 @@ from numba import njit
 from queuesmith.engine.state import BLOCK, CONTENT
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def blocks_for(num_tokens, block_size):
     """Return the KV blocks that hold `num_tokens`."""
     return (num_tokens + block_size - 1) // block_size
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def more_blocks(num_tokens, blocks, block_size):
     """Return the KV blocks that `num_tokens` need beyond the `blocks` at hand.
 
@@ -31,7 +31,7 @@ def more_blocks(num_tokens, blocks, block_size):
     return blocks_for(num_tokens, block_size) - blocks
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def link_free(pool, block, after):
     """Put a block into the ring of free blocks."""
     before = pool[after].next
@@ -41,14 +41,14 @@ def link_free(pool, block, after):
     pool[before].prev = block
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def unlink_free(pool, block):
     """Take a block out of the ring of free blocks."""
     pool[pool[block].prev].next = pool[block].next
     pool[pool[block].next].prev = pool[block].prev
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def forget(pool, contents, block):
     """Take a block off the list of those that hold its content."""
     content, newer, older = pool[block].content, pool[block].newer, pool[block].older
@@ -63,22 +63,28 @@ def forget(pool, contents, block):
     pool[block].content = -1
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
+def take_named(w, pool, contents, tables, num_blocks):
+    """Take free blocks from the front of the ring; they lose their content."""
+    for place in range(w.blocks, w.blocks + num_blocks):
+        block = pool[0].next
+        unlink_free(pool, block)
+        if pool[block].content >= 0:
+            forget(pool, contents, block)
+        pool[block].num_holders = 1
+        tables[BLOCK, w.table + place] = block
+
+
+@njit(forceinline=True, _nrt=False)
 def take_blocks(p, s, w, pool, contents, tables, num_blocks):
-    """Give a request more free blocks, from the front of the ring; they lose their content."""
+    """Give a request more free blocks."""
     s.num_free_blocks -= num_blocks
     if p.caching:
-        for place in range(w.blocks, w.blocks + num_blocks):
-            block = pool[0].next
-            unlink_free(pool, block)
-            if pool[block].content >= 0:
-                forget(pool, contents, block)
-            pool[block].num_holders = 1
-            tables[BLOCK, w.table + place] = block
+        take_named(w, pool, contents, tables, num_blocks)
     w.blocks += num_blocks
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def share_blocks(p, s, w, pool, contents, tables, num_hits):
     """Let a request begin with the blocks that hold its first contents."""
     for place in range(num_hits):
@@ -92,37 +98,39 @@ def share_blocks(p, s, w, pool, contents, tables, num_hits):
     w.remembered = num_hits
 
 
-@njit(forceinline=True)
-def give_back_blocks(p, s, w, pool, tables):
-    """Let go of all blocks, last one first.
+@njit(_nrt=False)
+def give_back_named(w, pool, tables):
+    """Let go of blocks, last one first; return how many nobody else holds.
 
     Blocks without content go to the front of the ring, to be taken next; the others to the back, so
     that the start of a sequence outlives its end.
     """
-    if not p.caching:
-        s.num_free_blocks += w.blocks
-    else:
-        front = 0
-        for place in range(w.blocks - 1, -1, -1):
-            block = tables[BLOCK, w.table + place]
-            pool[block].num_holders -= 1
-            if pool[block].num_holders == 0:
-                s.num_free_blocks += 1
-                if pool[block].content < 0:
-                    link_free(pool, block, front)
-                    front = block
-                else:
-                    link_free(pool, block, pool[0].prev)
+    num_freed = 0
+    front = 0
+    for place in range(w.blocks - 1, -1, -1):
+        block = tables[BLOCK, w.table + place]
+        pool[block].num_holders -= 1
+        if pool[block].num_holders == 0:
+            num_freed += 1
+            if pool[block].content < 0:
+                link_free(pool, block, front)
+                front = block
+            else:
+                link_free(pool, block, pool[0].prev)
+    return num_freed
+
+
+@njit(forceinline=True, _nrt=False)
+def give_back_blocks(p, s, w, pool, tables):
+    """Free all blocks of a request that no other one holds."""
+    s.num_free_blocks += give_back_named(w, pool, tables) if p.caching else w.blocks
     w.blocks = 0
     w.remembered = 0
 
 
-@njit(forceinline=True)
-def remember_blocks(p, w, pool, contents, tables, num_tokens):
-    """Note what the blocks hold that the first `num_tokens` of a request fill."""
-    if not p.caching:
-        return
-    num_full = num_tokens // p.block_size
+@njit(_nrt=False)
+def remember_named(w, pool, contents, tables, num_full):
+    """Note what each of a request's blocks holds that has become full."""
     for place in range(w.remembered, num_full):
         block = tables[BLOCK, w.table + place]
         content = tables[CONTENT, w.table + place]
@@ -138,21 +146,35 @@ def remember_blocks(p, w, pool, contents, tables, num_tokens):
     w.remembered = max(w.remembered, num_full)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
+def remember_blocks(p, w, pool, contents, tables, num_tokens):
+    """Note what the blocks hold that the first `num_tokens` of a request fill."""
+    if p.caching:
+        remember_named(w, pool, contents, tables, num_tokens // p.block_size)
+
+
+@njit(_nrt=False)
+def find_named(w, contents, tables, pool, most):
+    """Count the leading blocks that are cached, `most` at most, and those that nobody holds."""
+    num_hits = 0
+    num_idle = 0
+    while num_hits < most:
+        block = contents[tables[CONTENT, w.table + num_hits]].oldest
+        if block < 0:
+            break
+        num_hits += 1
+        if pool[block].num_holders == 0:
+            num_idle += 1
+    return num_hits, num_idle
+
+
+@njit(forceinline=True, _nrt=False)
 def find_hits(r, p, w, pool, contents, tables):
     """Count the leading blocks that are cached, and those of them that nobody holds.
 
     One token is always left to compute.
     """
-    num_hits = 0
-    num_idle = 0
-    if p.caching:
-        most = (r.num_prompt_tokens + r.num_output_tokens - 1) // p.block_size
-        while num_hits < most:
-            block = contents[tables[CONTENT, w.table + num_hits]].oldest
-            if block < 0:
-                break
-            num_hits += 1
-            if pool[block].num_holders == 0:
-                num_idle += 1
-    return num_hits, num_idle
+    if not p.caching:
+        return 0, 0
+    most = (r.num_prompt_tokens + r.num_output_tokens - 1) // p.block_size
+    return find_named(w, contents, tables, pool, most)

@@ -1,6 +1,5 @@
 """Compiled: who runs, who is held, who is preempted, and who gets how many tokens."""
 
-import numpy as np
 from numba import njit
 
 from queuesmith.engine.kv_blocks import give_back_blocks, more_blocks, remember_blocks, take_blocks
@@ -27,7 +26,7 @@ from queuesmith.engine.waiting import (
 )
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def set_aside_held(requests, e, p, s, work, lists, clients, hold):
     """Move requests that `hold` names from `running` to `held`, unless nobody would stay."""
     kept = 0
@@ -49,7 +48,7 @@ def set_aside_held(requests, e, p, s, work, lists, clients, hold):
     s.out_of_order = True
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def preempt(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key):
     """Take all KV blocks of a request that has left `running` and let it wait again."""
     r = requests[row]
@@ -63,7 +62,7 @@ def preempt(requests, e, p, s, work, lists, clients, pool, contents, tables, row
     enter_waiting(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key)
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def displace(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, admit):
     """Let the best waiting requests take the seats of the worst running ones.
 
@@ -116,7 +115,7 @@ def displace(requests, e, p, s, work, lists, clients, pool, contents, tables, wa
         )
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def num_new_tokens(r, p, most, budget):
     """Return the tokens that a running request is given out of `budget`."""
     missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
@@ -126,7 +125,7 @@ def num_new_tokens(r, p, most, budget):
     return min(new, p.max_model_len - r.num_computed_tokens - 1)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def order_matters(requests, p, s, work, lists):
     """Tell whether blocks or budget are too short for all of `running`.
 
@@ -149,22 +148,50 @@ def order_matters(requests, p, s, work, lists):
     return False
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
+def stands_before(work, row, other):
+    """Tell whether `row` is before `other` in `running`: by `order`, then by admission."""
+    a, b = work[row], work[other]
+    return a.order < b.order or (a.order == b.order and a.admission < b.admission)
+
+
+@njit(_nrt=False)
+def sort_running(s, work, lists):
+    """Sort `running` by (order, admission): a heap sort, which needs no memory of its own."""
+    size = s.num_running
+    for start in range(size // 2 - 1 + size, -1, -1):
+        # First the heap is built from the last parent up, then its root is taken again and again.
+        if start >= size:
+            place, end = start - size, size
+        else:
+            end = start
+            place = 0
+            lists[RUNNING, 0], lists[RUNNING, end] = lists[RUNNING, end], lists[RUNNING, 0]
+        row = lists[RUNNING, place]
+        while 2 * place + 1 < end:
+            child = 2 * place + 1
+            if child + 1 < end and stands_before(
+                work, lists[RUNNING, child], lists[RUNNING, child + 1]
+            ):
+                child += 1
+            if not stands_before(work, row, lists[RUNNING, child]):
+                break
+            lists[RUNNING, place] = lists[RUNNING, child]
+            place = child
+        lists[RUNNING, place] = row
+
+
+@njit(_nrt=False)
 def order_by_victim_key(requests, e, p, s, work, lists, clients, victim_key):
     """Sort `running` by (victim_key, admission), so that the victim stands last."""
-    num_running = s.num_running
-    values = np.empty(num_running, np.float64)
-    for place in range(num_running):
+    for place in range(s.num_running):
         row = lists[RUNNING, place]
-        values[place] = ask_key(requests, e, p, s, work, clients, VICTIM_KEY, row, victim_key)
-        lists[SCRATCH, place] = row
-    order = np.argsort(values, kind="mergesort")  # stable, and `running` is in admission order
-    for place in range(num_running):
-        lists[RUNNING, place] = lists[SCRATCH, order[place]]
+        work[row].order = ask_key(requests, e, p, s, work, clients, VICTIM_KEY, row, victim_key)
+    sort_running(s, work, lists)
     s.out_of_order = True
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def remove_running(s, lists, place):
     """Remove one place from `running` and `tokens`."""
     for later in range(place, s.num_running - 1):
@@ -173,7 +200,7 @@ def remove_running(s, lists, place):
     s.num_running -= 1
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def find_priority_victim(requests, s, lists):
     """Return the place of the largest (priority, arrival); ties go to the earlier place."""
     victim = 0
@@ -186,7 +213,7 @@ def find_priority_victim(requests, s, lists):
     return victim
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key):
     """Give running requests their tokens, preempting when KV blocks run out.
 
@@ -197,6 +224,7 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
     preempted = False
     s.num_prefill_tokens = s.num_decodes = s.kv_tokens = 0
     s.attention = 0.0
+    caching, block_size = p.caching, p.block_size
     num_plain_decodes = 0
     kv_tokens = 0
     place = 0
@@ -205,10 +233,10 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
         r, w = requests[row], work[row]
         computed = r.num_computed_tokens
         if (
-            not p.caching
+            not caching
             and r.num_output_tokens > 0
             and r.num_prompt_tokens + r.num_output_tokens - computed == 1
-            and computed < w.blocks * p.block_size
+            and computed < w.blocks * block_size
         ):  # nearly all are decodes whose token still fits into a block they hold
             lists[TOKENS, place] = 1
             num_plain_decodes += 1
@@ -256,7 +284,7 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
     return budget, preempted
 
 
-@njit(forceinline=True)
+@njit(_nrt=False)
 def restore_running(s, work, lists):
     """Return what was held to `running` and `running` to admission order, with its tokens."""
     for index in range(s.num_held):
@@ -265,13 +293,10 @@ def restore_running(s, work, lists):
         s.num_running += 1
     s.num_held = 0
     s.out_of_order = False
-    num_running = s.num_running
-    admissions = np.empty(num_running, np.int64)
-    tokens = lists[TOKENS, :num_running].copy()
-    for place in range(num_running):
-        lists[SCRATCH, place] = lists[RUNNING, place]
-        admissions[place] = work[lists[RUNNING, place]].admission
-    order = np.argsort(admissions)
-    for place in range(num_running):
-        lists[RUNNING, place] = lists[SCRATCH, order[place]]
-        lists[TOKENS, place] = tokens[order[place]]
+    for place in range(s.num_running):
+        w = work[lists[RUNNING, place]]
+        w.order = 0.0
+        w.tokens = lists[TOKENS, place]
+    sort_running(s, work, lists)
+    for place in range(s.num_running):
+        lists[TOKENS, place] = work[lists[RUNNING, place]].tokens

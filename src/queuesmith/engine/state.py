@@ -123,6 +123,8 @@ WORK_DTYPE = np.dtype(
         ("table", "i8"),  # where its blocks stand in `tables`
         ("remembered", "i8"),  # of its blocks, whose content is known
         ("admission", "i8"),  # number of its last admission
+        ("order", "f8"),  # its victim_key, while `running` is sorted
+        ("tokens", "i8"),  # of this step, while `running` is sorted back
         ("output_at_admission", "i8"),
         ("scheduled_ts", "f8"),  # results; NaN until they happen
         ("first_token_ts", "f8"),

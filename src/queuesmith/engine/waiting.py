@@ -17,14 +17,14 @@ from queuesmith.engine.kv_blocks import (
 from queuesmith.engine.state import ADMIT, RUNNING, TOKENS, WAITING, WAITING_KEY
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def comes_before(work, row, other):
     """Tell whether `row` is admitted before `other`: by key, then by arrival, which is the row."""
     key, other_key = work[row].key, work[other].key
     return key < other_key or (key == other_key and row < other)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def sift_up(work, lists, place):
     """Move the waiting request at `place` up its heap until its parent comes before it."""
     row = lists[WAITING, place]
@@ -37,7 +37,7 @@ def sift_up(work, lists, place):
     lists[WAITING, place] = row
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def sift_down(work, lists, size, place):
     """Move the waiting request at `place` down its heap until it comes before both children."""
     row = lists[WAITING, place]
@@ -56,7 +56,7 @@ def sift_down(work, lists, size, place):
     lists[WAITING, place] = row
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def ask_key(requests, e, p, s, work, clients, hook, row, key):
     """Ask a key hook about one row; NaN counts as +inf."""
     s.fault_hook = hook
@@ -67,7 +67,7 @@ def ask_key(requests, e, p, s, work, clients, hook, row, key):
     return np.inf if np.isnan(value) else value
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def ask_flag(requests, e, p, s, work, clients, hook, row, flag):
     """Ask `admit` or `hold` about one row."""
     s.fault_hook = hook
@@ -77,13 +77,13 @@ def ask_flag(requests, e, p, s, work, clients, hook, row, flag):
     return flag(requests[row], e)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def arrival_us(requests, r):
     """Return whole microseconds from the first arrival: since 1970 their sum would overflow."""
     return np.int64(round((r.arrival_time - requests[0].arrival_time) * 1e6))
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def enter_waiting(
     requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key
 ):
@@ -101,7 +101,7 @@ def enter_waiting(
         sift_up(work, lists, s.num_waiting - 1)
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit):
     """Bring admissible requests to the front of `waiting`, as a heap by (key, arrival, row)."""
     s.num_candidates = s.num_waiting
@@ -126,7 +126,7 @@ def rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit):
     s.keys_are_fresh = True
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def most_tokens_per_request(p, s):
     """Return the most tokens that one request may compute in this step."""
     num_present = s.num_waiting + s.num_running + s.num_held
@@ -138,7 +138,7 @@ def most_tokens_per_request(p, s):
     return threshold
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def count_scheduled(p, s, r, new, sign):
     """Add what computing `new` tokens of a request costs to the step, or take it back."""
     computed = r.num_computed_tokens
@@ -151,7 +151,7 @@ def count_scheduled(p, s, r, new, sign):
         s.attention += sign * (new * (computed + 0.5 * new))
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget):
     """Return the tokens that a waiting request would be given now; 0 when it cannot be admitted."""
     num_tokens = r.num_prompt_tokens + r.num_output_tokens
@@ -169,7 +169,7 @@ def tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget):
     return 0 if needed + watermark > s.num_free_blocks else new
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def schedule_waiting(
     requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, admit, budget
 ):
@@ -217,7 +217,7 @@ def schedule_waiting(
         budget -= 1 if p.instant_prefill else new
 
 
-@njit(forceinline=True)
+@njit(forceinline=True, _nrt=False)
 def nobody_fits(requests, p, s, work, lists, pool, contents, tables):
     """Tell whether no waiting request could be admitted beside a batch of decodes."""
     if s.num_waiting == 0 or (s.num_running >= p.seats and not p.preemptive):
