@@ -32,9 +32,10 @@ def answer(
     -------
     dict
         `policy`: the best score among policies that only change order, can be deployed, violate no
-        tail, and beat FCFS beyond doubt (the interval of the score is above 0) by something that
-        matters (at some load the mean TTFT is more than 1 % lower, interval included); without
-        one, FCFS. `by_load`: the same question asked of each load alone. `sentences`.
+        tail, and beat FCFS beyond chance (the score is above 0 at a level that allows for having
+        looked at so many policies) by something that matters (at some load the mean TTFT is more
+        than 1 % lower, interval included); without one, FCFS. `by_load`: the same question asked
+        of each load alone. `sentences`.
     """
     by_key = {(row["policy"], row["load"]): row for row in rows}
     loads = list(dict.fromkeys(row["load"] for row in rows))
@@ -44,7 +45,7 @@ def answer(
         for one in standings
         if one.kind == "policy"
         and not one.violations
-        and one.score.low > 0
+        and one.lowest[""] > 0
         and any(_matters(one, load) for load in loads)
     ]
     by_load = {load: None if load in idle else _best_at(standings, load) for load in loads}
@@ -74,7 +75,7 @@ def answer(
         best = next(one for one in standings if one.policy.name == REFERENCE)
         sentences = [
             f"Stay with {REFERENCE}: over all loads no policy that only changes order is better "
-            "beyond doubt without making the unluckiest wait longer."
+            "beyond chance without making the unluckiest wait longer."
         ]
     sentences += [_why_not(one) for one in standings[:1] if one.score.value > best.score.value]
     for load, name in by_load.items():
@@ -111,7 +112,10 @@ def _best_at(standings: Sequence[Standing], load: str) -> str | None:
     able = [
         one
         for one in standings
-        if one.kind == "policy" and not one.tails[load].violated and _matters(one, load)
+        if one.kind == "policy"
+        and not one.tails[load].violated
+        and one.lowest[load] > 0
+        and _matters(one, load)
     ]
     if not able:
         return None
@@ -149,6 +153,11 @@ def _why_not(one: Standing) -> str:
         return f"{name} but makes the unluckiest wait too long ({one.violations[0]})."
     if math.isnan(one.score.low):
         return f"{name}, but one window cannot say how surely."
+    if one.score.low > 0 and one.lowest[""] <= 0:
+        return (
+            f"{name} [{one.score.low:+.2f} to {one.score.high:+.2f}], but the best of so many "
+            "policies may do so by chance."
+        )
     if one.score.low > 0:
         return f"{name}, but lowers mean TTFT by less than {MARGIN:.0%} at every load."
     return f"{name} but not beyond its uncertainty [{one.score.low:+.2f} to {one.score.high:+.2f}]."

@@ -18,7 +18,7 @@ from queuesmith.errors import ConfigError
 from queuesmith.evaluate import Load, Samples, evaluate, parse_loads
 from queuesmith.leaderboard import DRAWS, REFERENCE, judge, leaderboard, load_rows
 from queuesmith.output_length import OutputLengthKnowledge
-from queuesmith.policies import Policy, get_policy
+from queuesmith.policies import Policy, get_policy, split_policies
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, cut_windows, splice
 
@@ -70,7 +70,7 @@ class Comparison:
 
 def compare(
     trace: Trace | Sequence[Window],
-    policies: Iterable[str | PathLike[str] | Policy] = DEFAULT_POLICIES,
+    policies: str | Iterable[str | PathLike[str] | Policy] = DEFAULT_POLICIES,
     loads: str | Iterable[str | float | Load] = DEFAULT_LOADS,
     *,
     engine: str | Preset = DEFAULT_PRESET,
@@ -84,6 +84,7 @@ def compare(
     num_workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     notes: Sequence[str] = (),
+    window_set: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Compare policies on a trace and say which one to run.
 
@@ -92,8 +93,8 @@ def compare(
     trace : Trace or sequence of Window
         Windows are cut from a trace; windows that are given are taken as they are, with the
         predictions that were published with them.
-    policies : iterable of names, paths or policies
-        FCFS, the reference, is added when it is missing.
+    policies : names, paths or policies
+        An iterable, or text with commas between names. FCFS, the reference, is added when missing.
     loads : iterable of region names or numbers
         Offered rate over the engine's capacity; see :data:`queuesmith.evaluate.LOADS`.
     engine : str or Preset
@@ -113,6 +114,8 @@ def compare(
         Called with the number of finished runs and of all runs.
     notes : sequence of str
         Further warnings to carry in the document.
+    window_set : mapping of str to str, optional
+        Name, part and hash of the set that the windows come from, to carry in the document.
 
     Returns
     -------
@@ -128,6 +131,8 @@ def compare(
     step_time = step_time or preset.step_time
     if isinstance(output_length, str):
         output_length = OutputLengthKnowledge.parse(output_length)
+    if isinstance(policies, str):
+        policies = split_policies(policies)
     chosen = _with_reference([get_policy(policy) for policy in policies])
     regions = parse_loads(loads)
     if isinstance(trace, Trace):
@@ -191,7 +196,8 @@ def compare(
             },
             "host_overhead": step_time.host_overhead,
             "slo": None if slo is None else asdict(slo),
-            "output_length": output_length.describe(),
+            "output_length": _knowledge(output_length, windows),
+            "window_set": dict(window_set or {}),
             "seed": seed,
             "draws": DRAWS,
         },
@@ -208,6 +214,15 @@ def compare(
         json.dumps(document["config"], sort_keys=True, default=str).encode()
     ).hexdigest()
     return Comparison(_without_nan(document), evaluation.cells, evaluation.samples, trace)
+
+
+def _knowledge(output_length: OutputLengthKnowledge, windows: Sequence[Window]) -> str:
+    """Say what policies know of output lengths; predictions published with windows come first."""
+    published = sum(window.predicted_output_tokens is not None for window in windows)
+    if output_length.kind != "noisy" or not published:
+        return output_length.describe()
+    rest = "" if published == len(windows) else f" In the others: {output_length.describe()}"
+    return f"Policies see the predictions published with {published} windows.{rest}"
 
 
 def _with_reference(policies: list[Policy]) -> list[Policy]:

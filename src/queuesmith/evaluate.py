@@ -300,7 +300,7 @@ def _prepare_window(
     seed: int,
 ) -> _PreparedWindow:
     """Leave out what any of the engines cannot run, so that all policies serve the same."""
-    predicted = output_length.predict(window.trace, seed + window.index)
+    predicted = output_length.predict(window.trace, [seed, window.index])
     if window.predicted_output_tokens is not None and output_length.kind == "noisy":
         predicted = window.predicted_output_tokens  # as published, so that results compare
     keep = np.all([can_run(window.trace, each) for each in (config, *configs)], axis=0)

@@ -36,6 +36,9 @@ class Standing:
     policy : Policy
     score : Score
     terms, improvements, tails, tests : mapping of str to Term, Improvement, Tail, LoadTest
+    lowest : mapping of str to float
+        Lower end of the score of one load alone, or of all loads under ``""``, at a level at which
+        not one in twenty comparisons calls any policy better by chance (Bonferroni over policies).
     counts : (int, int, int)
         Windows won, tied and lost, over all loads.
     """
@@ -46,6 +49,7 @@ class Standing:
     improvements: Mapping[str, Improvement]
     tails: Mapping[str, Tail]
     tests: Mapping[str, LoadTest]
+    lowest: Mapping[str, float]
     counts: tuple[int, int, int]
 
     @property
@@ -76,6 +80,7 @@ def judge(
 
     keys = {load.name: Configuration(source, load.name) for load in loads}
     reference = {key: sample(REFERENCE, load) for load, key in keys.items()}
+    level = 1 - 0.05 / max(len(policies) - 1, 1)
     judged = []
     for policy in policies:
         samples = {key: sample(policy.name, load) for load, key in keys.items()}
@@ -96,6 +101,19 @@ def judge(
                     for load, key in keys.items()
                 },
                 tests={load: tests[key] for load, key in keys.items()},
+                lowest={
+                    "": score(samples, reference, draws=DRAWS, seed=seed, level=level).low,
+                }
+                | {
+                    load: score(
+                        {key: samples[key]},
+                        {key: reference[key]},
+                        draws=DRAWS,
+                        seed=seed,
+                        level=level,
+                    ).low
+                    for load, key in keys.items()
+                },
                 counts=(
                     sum(won.wins for won in wins),
                     sum(won.ties for won in wins),

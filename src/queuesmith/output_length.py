@@ -1,6 +1,7 @@
 """What a policy may know of output lengths before they are produced: nothing, a guess, or all."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -85,13 +86,13 @@ class OutputLengthKnowledge:
             f"noisy:0.5, got {text!r}"
         )
 
-    def predict(self, trace: Trace, seed: int) -> NDArray[np.float64]:
+    def predict(self, trace: Trace, seed: int | Sequence[int]) -> NDArray[np.float64]:
         """Return what is predicted for each request of a trace.
 
         Parameters
         ----------
         trace : Trace
-        seed : int
+        seed : int or sequence of int
             Of the noise; all of it is drawn at once in order of arrival, so every policy
             is told the same.
 

@@ -97,7 +97,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Score:
-    """The sum of the terms of all configurations, with its 95 % interval; the reference has 0."""
+    """The sum of the terms of all configurations, with an interval; the reference has 0."""
 
     value: float
     low: float
@@ -111,6 +111,7 @@ def score(
     *,
     draws: int = 10_000,
     seed: int = 0,
+    level: float = 0.95,
 ) -> Score:
     """Score a policy; higher is better.
 
@@ -122,6 +123,8 @@ def score(
         Bootstrap draws. The interval is NaN without any, or if a source has a single window.
     seed : int
         The same seed draws the same windows for every policy, so that scores compare as pairs.
+    level : float
+        Of the interval.
 
     Raises
     ------
@@ -171,7 +174,7 @@ def score(
         terms[configuration] = Term(*(float(column[0]) for column in columns))
         with np.errstate(invalid="ignore"):  # one term endlessly good, another endlessly bad: NaN
             total += columns[-1]
-    return Score(float(total[0]), *interval(total[1:]), terms)
+    return Score(float(total[0]), *interval(total[1:], level), terms)
 
 
 def _terms(mean_ratio: Floats, p99_ratio: Floats) -> tuple[Floats, ...]:

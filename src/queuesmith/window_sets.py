@@ -113,12 +113,18 @@ class WindowSet:
                 "it again with this version, or use the version that made it"
             )
         where = path.name
+        sources = tuple(
+            _parse_source(where, entry) for entry in _value(where, document, "source", list)
+        )
+        if len({source.sha256 for source in sources}) < len(sources):
+            raise TraceError(
+                f"{where} names one source twice, so that its parts may share requests; freeze "
+                "the set again with each source once"
+            )
         return cls(
             name=_value(where, document, "name", str),
             seed=_value(where, document, "seed", int),
-            sources=tuple(
-                _parse_source(where, entry) for entry in _value(where, document, "source", list)
-            ),
+            sources=sources,
             sha256=hashlib.sha256(text.encode()).hexdigest(),
             folder=path.resolve().parent,
         )
@@ -149,7 +155,7 @@ class WindowSet:
         seed : int
             Of their places; each part of each source uses the next one.
         folder : path, optional
-            ``$QUEUESMITH_TRACES`` when left out, or else the working directory.
+            The working directory or ``$QUEUESMITH_TRACES`` when left out.
 
         Returns
         -------
@@ -180,6 +186,7 @@ class WindowSet:
             f"seed = {seed}",
         ]
         num_cuts = 0
+        identities: set[str] = set()
         for entry in sources:
             options = {"file": entry} if isinstance(entry, str) else dict(entry)
             if "file" not in options or options.keys() - {"file", *_OPTIONS}:
@@ -188,7 +195,12 @@ class WindowSet:
                     f"{', '.join(options) or 'nothing'}"
                 )
             file = options.pop("file")
-            trace = _load(file, options, _folder(folder, Path()))
+            trace = _load(file, options, folder, Path())
+            if _identity(trace) in identities:
+                raise ConfigError(
+                    f"{file} is given twice; its parts would not be from disjoint periods"
+                )
+            identities.add(_identity(trace))
             lines += ["", "[[source]]", f"file = {json.dumps(file)}"]
             lines += [f'sha256 = "{_identity(trace)}"']
             lines += [f"{key} = {_toml(value)}" for key, value in options.items()]
@@ -225,7 +237,7 @@ class WindowSet:
         ----------
         part : {"tuning", "validation", "held_out"}
         folder : path, optional
-            Where the files lie; ``$QUEUESMITH_TRACES`` when left out, or else the set's folder.
+            Where the files lie; beside the set or in ``$QUEUESMITH_TRACES`` when left out.
 
         Raises
         ------
@@ -244,7 +256,7 @@ class WindowSet:
         for source in self.sources:
             if part not in source.parts:
                 continue
-            trace = _load(source.file, source.options, _folder(folder, self.folder))
+            trace = _load(source.file, source.options, folder, self.folder)
             if _identity(trace) != source.sha256:
                 raise TraceError(
                     f"{source.file} has other content than window set {self.name} was made from "
@@ -271,6 +283,8 @@ class WindowSet:
 
 def is_window_set(path: Path) -> bool:
     """Tell whether a TOML file means to be a window set, and not a workload model."""
+    if path.suffix != ".toml":
+        return False
     try:
         return "source" in tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -290,12 +304,19 @@ def _periods(trace: Trace, parts: Mapping[str, float]) -> dict[str, tuple[int, i
     return dict(zip([part for part in PARTS if part in parts], pairwise(rows), strict=True))
 
 
-def _folder(given: str | PathLike[str] | None, otherwise: Path) -> Path:
-    return Path(given if given is not None else os.environ.get(FOLDER_VARIABLE) or otherwise)
-
-
-def _load(file: str, options: Mapping[str, Any], folder: Path) -> Trace:
-    return load_trace(file if file.endswith("@model") else folder / file, **options)
+def _load(
+    file: str,
+    options: Mapping[str, Any],
+    given: str | PathLike[str] | None,
+    own: Path,
+) -> Trace:
+    """Read a source from the folder given, from beside the set, or from the public traces."""
+    if file.endswith("@model"):
+        return load_trace(file, **options)
+    public = os.environ.get(FOLDER_VARIABLE)
+    folders = [Path(given)] if given is not None else [own, *([Path(public)] if public else [])]
+    there = [folder / file for folder in folders if (folder / file).exists()]
+    return load_trace((there or [folders[-1] / file])[0], **options)
 
 
 def _identity(trace: Trace) -> str:

@@ -108,7 +108,7 @@ def cut_windows(
 def adjoin(windows: Sequence[Window]) -> bool:
     """Tell whether each window begins where the one before it ended, in the same source.
 
-    Such windows are not independent: they are resampled in blocks.
+    Such windows are not independent. Intervals here treat windows as if they were.
     """
     return len(windows) > 1 and all(
         before.start_row != UNKNOWN_ROW

@@ -248,7 +248,7 @@ def test_prompts_longer_than_the_kv_cache_are_refused_by_count(refused, log, pol
         (["--columns", "prompt_length=prompt_len"], "Did you mean 'prompt_len'?"),
         (["--columns", "prompt_len=in"], "log.csv has no column 'in' for prompt_len"),
         (["--unit", "min"], "unit must be one of s, ms, us, ns, got 'min'"),
-        (["--num-requests", "0"], "num_requests must be at least 1, got 0"),
+        (["--num-requests", "0"], "num_requests must be from 1 to 100,000,000, got 0"),
         (["--engine", "llama-3.1-8b/h100"], "Did you mean 'llama-3.1-8b/h100_sxm'?"),
         (["--host-overhead", "-1"], "host_overhead must be a number from 0 up, got -1.0"),
         (["--model-config", "none.json"], "--model-config needs the GPU too"),

@@ -102,7 +102,7 @@ def test_names_files_hashes_and_addresses_are_unique():
 
 
 def test_entries_have_no_fields_but_those_described():
-    described = re.findall(r"^    (\w+) : ", Entry.__doc__, flags=re.MULTILINE)
+    described = re.findall(r"^ *(\w+) : ", Entry.__doc__, flags=re.MULTILINE)
 
     assert described == [one.name for one in fields(Entry)]
 

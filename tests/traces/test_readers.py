@@ -391,7 +391,7 @@ def test_options_that_make_no_sense(write):
         load_trace(path, columns={"prompt_len": "promptlen"})
     with pytest.raises(ConfigError, match="unit must be one of s, ms, us, ns"):
         load_trace(path, unit="min")
-    with pytest.raises(ConfigError, match="num_requests must be at least 1"):
+    with pytest.raises(ConfigError, match="num_requests must be from 1"):
         load_trace(path, num_requests=0)
 
 

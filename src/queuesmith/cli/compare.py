@@ -14,7 +14,6 @@ from queuesmith.cli.options import (
     build_engine,
     load_windows,
     parse_slo,
-    split_policies,
 )
 from queuesmith.cli.output import (
     check_place,
@@ -37,7 +36,7 @@ def compare(
     loads: str = "light,knee,heavy",
     windows: int = 8,
     window_len: int = 1000,
-    part: str = "tuning",
+    part: str | None = None,
     slo: str = "ttft=1.0,tpot=0.05",
     output_length: str = "noisy",
     seed: int = 0,
@@ -69,7 +68,7 @@ def compare(
     window_len
         Requests in each.
     part
-        Of a window set: tuning, validation or held_out.
+        Of a window set: tuning (when left out), validation or held_out.
     slo
         Limits in seconds for goodput and attainment, ttft, tpot and e2el; or none.
     output_length
@@ -92,7 +91,7 @@ def compare(
     from queuesmith.evaluate import parse_loads
     from queuesmith.leaderboard import REFERENCE
     from queuesmith.limits import Limit
-    from queuesmith.policies import get_policy, policy_names
+    from queuesmith.policies import get_policy, policy_names, split_policies
     from queuesmith.report.text import print_comparison
 
     if policies is None:
@@ -115,7 +114,7 @@ def compare(
     preset, notes = build_engine(engine or EngineOptions())
     limit_slo = parse_slo(slo)
     check_place(output or Path("runs"), "--output")
-    requests = load_windows(trace, traffic or TrafficOptions(), seed, part)
+    requests, window_set = load_windows(trace, traffic or TrafficOptions(), seed, part)
 
     with progress_bar("comparing") as progress:
         comparison = compare(
@@ -131,6 +130,7 @@ def compare(
             num_workers=workers,
             progress=progress,
             notes=notes,
+            window_set=window_set,
         )
     document = comparison.document
     document["config"]["command"] = shlex.join(["queuesmith", *sys.argv[1:]])

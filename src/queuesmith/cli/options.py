@@ -1,6 +1,5 @@
 """Options that several verbs share, and what they turn into."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,7 +72,10 @@ class EngineOptions:
 def load(source: str, traffic: TrafficOptions, seed: int) -> "Trace":
     """Read or draw the trace that the user named."""
     from queuesmith.traces import load_trace
+    from queuesmith.window_sets import is_window_set
 
+    if is_window_set(Path(source)):
+        raise ConfigError(f"{source} is a window set; `queuesmith compare` runs it")
     return load_trace(
         source,
         columns=None if traffic.columns is None else parse_pairs("--columns", traffic.columns),
@@ -84,14 +86,28 @@ def load(source: str, traffic: TrafficOptions, seed: int) -> "Trace":
 
 
 def load_windows(
-    source: str, traffic: TrafficOptions, seed: int, part: str
-) -> "Trace | list[Window]":
-    """Read or draw what the user named: a trace, a table of windows, or a part of a window set."""
-    if source.endswith(".toml") and Path(source).is_file():
-        from queuesmith.window_sets import WindowSet, is_window_set
+    source: str, traffic: TrafficOptions, seed: int, part: str | None
+) -> "tuple[Trace | list[Window], dict[str, str]]":
+    """Read or draw what the user named: a trace, a table of windows, or a part of a window set.
 
-        if is_window_set(Path(source)):
-            return WindowSet.load(source).windows(part)
+    Also returns the name, the part and the hash of a window set.
+    """
+    from queuesmith.window_sets import WindowSet, is_window_set
+
+    if is_window_set(Path(source)):
+        if traffic != TrafficOptions():
+            raise ConfigError(f"{source} is a window set, which says how to read its sources")
+        windows = WindowSet.load(source)
+        named = {"name": windows.name, "part": part or "tuning", "sha256": windows.sha256}
+        return windows.windows(named["part"]), named
+    if part is not None:
+        raise ConfigError(f"--part is for window sets, and {source} is none")
+    return _load_trace_or_windows(source, traffic, seed), {}
+
+
+def _load_trace_or_windows(
+    source: str, traffic: TrafficOptions, seed: int
+) -> "Trace | list[Window]":
     try:
         return load(source, traffic, seed)
     except NotOneTrace:
@@ -162,12 +178,3 @@ def parse_slo(text: str) -> Slo | None:
         except ValueError:
             raise ConfigError(f"--slo {name} must be seconds such as 0.5, got {value!r}") from None
     return Slo(**limits)
-
-
-def split_policies(text: str) -> list[str]:
-    """Split at commas that are outside parentheses.
-
-    >>> split_policies("fcfs, preflow(A=1, B=2)")
-    ['fcfs', 'preflow(A=1, B=2)']
-    """
-    return [part for name in re.split(r",(?![^(]*\))", text) if (part := name.strip())]

@@ -89,7 +89,7 @@ def describe(
     from queuesmith.traces.describe import describe
     from queuesmith.windows import splice
 
-    found = load_windows(trace, traffic or TrafficOptions(), seed, "tuning")
+    found, _ = load_windows(trace, traffic or TrafficOptions(), seed, None)
     requests = splice([window.trace for window in found]) if isinstance(found, list) else found
 
     document = describe(requests)

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from queuesmith.config import EngineConfig
@@ -170,10 +171,12 @@ def _split(text: str) -> tuple[dict[str, str], list[str]]:
                 notes.append(f"--{option}: {_NOT_MODELLED[family]} is not simulated")
         elif option in _IN_THE_PRESET:
             notes.append(f"--{option}: {_IN_THE_PRESET[option]} comes from the engine preset")
+        elif close := get_close_matches(option, [*_SETTINGS, *_FLAGS], n=1, cutoff=0.8):
+            raise ConfigError(f"--engine-args: there is no --{option}. Did you mean --{close[0]}?")
         else:
             ignored.append(f"--{option}")
     if ignored:
-        notes.append(f"options that do not change scheduling were ignored: {', '.join(ignored)}")
+        notes.append(f"options that are not about scheduling were ignored: {', '.join(ignored)}")
     return given, notes
 
 

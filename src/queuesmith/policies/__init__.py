@@ -6,6 +6,12 @@ file may contain is told by `docs/reference/contract.md` and enforced by
 """
 
 from queuesmith.policies.language import HOOKS
-from queuesmith.policies.policy import ENTRY_POINT_GROUP, Policy, get_policy, policy_names
+from queuesmith.policies.policy import (
+    ENTRY_POINT_GROUP,
+    Policy,
+    get_policy,
+    policy_names,
+    split_policies,
+)
 
-__all__ = ["ENTRY_POINT_GROUP", "HOOKS", "Policy", "get_policy", "policy_names"]
+__all__ = ["ENTRY_POINT_GROUP", "HOOKS", "Policy", "get_policy", "policy_names", "split_policies"]

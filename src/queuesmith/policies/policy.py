@@ -165,6 +165,15 @@ def policy_names() -> list[str]:
     return sorted(path.stem for path in _BUILTIN_FOLDER.glob("*.py") if path.stem != "__init__")
 
 
+def split_policies(text: str) -> list[str]:
+    """Split at commas that are outside parentheses.
+
+    >>> split_policies("fcfs, preflow(A=1, B=2)")
+    ['fcfs', 'preflow(A=1, B=2)']
+    """
+    return [part for name in re.split(r",(?![^(]*\))", text) if (part := name.strip())]
+
+
 def read_source(path: Path) -> str:
     """Read a policy file, refusing what cannot be one."""
     try:

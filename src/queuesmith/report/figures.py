@@ -244,6 +244,7 @@ def who_pays(
                     "yaxis": {
                         "title": {"text": f"mean TTFT (% of {escape_label(reference)})"},
                         **RATIO_AXIS,
+                        **_ratio_ticks(ratios),
                     },
                 },
             },
@@ -255,6 +256,10 @@ def who_pays(
                     "yaxis": {
                         "title": {"text": "p90 slowdown (times), logarithmic"},
                         "type": "log",
+                        "tickvals": [step * 10**power for power in range(7) for step in (1, 2, 5)],
+                        "ticktext": [
+                            f"{step * 10**power:,}" for power in range(7) for step in (1, 2, 5)
+                        ],
                     },
                 },
             },
@@ -359,6 +364,15 @@ def request_by_request(
         controls=("load", "policy"),
         columns=columns,
     )
+
+
+def _ratio_ticks(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return few ticks for ratios that span much; plotly's own are best where they span little."""
+    values = [value for line in lines for value in line["y"] if value]
+    if not values or max(values) < 3 * min(values):
+        return {}
+    ticks = [step * 10.0**power for power in range(-4, 4) for step in (1, 2, 5)]
+    return {"tickvals": ticks, "ticktext": [f"{100 * tick:,.3g}%" for tick in ticks]}
 
 
 def _ratio(relative_change: float | None) -> float:

@@ -21,6 +21,8 @@ from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
 __all__ = ["MAX_TIME", "MAX_TOKENS", "BlockHashes", "Origin", "Trace", "load_trace"]
 
 _MODEL = "@model"
+#: More would not fit into the memory of most machines.
+MAX_REQUESTS = 100_000_000
 _OWN_MODEL = ".toml"
 
 #: Formats that are known by their columns; the first that fits is taken. Bailian has every column
@@ -83,8 +85,8 @@ def load_trace(
     >>> load_trace("azure_2023_conv@model", num_requests=3, seed=1).origin.kind
     'modelled'
     """
-    if num_requests is not None and num_requests < 1:
-        raise ConfigError(f"num_requests must be at least 1, got {num_requests}")
+    if num_requests is not None and not 1 <= num_requests <= MAX_REQUESTS:
+        raise ConfigError(f"num_requests must be from 1 to {MAX_REQUESTS:,}, got {num_requests}")
     text = str(source)
     there = os.path.exists(source)  # unlike Path.exists, False for a path no system could hold
     if (text.endswith(_MODEL) and not there) or text.endswith(_OWN_MODEL):
