@@ -182,7 +182,8 @@ def _figure_card(figure: Figure) -> str:
 
 def _prose(text: str) -> str:
     """Return escaped text with true minus signs, in which no line breaks before a percent sign."""
-    return re.sub(r"(?<![\w.])-(?=\d)", "&minus;", escape(text)).replace(" %", "&nbsp;%")
+    text = escape(text).replace("+-", "&plusmn;")
+    return re.sub(r"(?<![\w.])-(?=\d)", "&minus;", text).replace(" %", "&nbsp;%")
 
 
 def _points(sentences: Iterable[str]) -> str:
