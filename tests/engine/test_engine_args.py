@@ -197,5 +197,5 @@ def test_options_of_the_server_are_listed_once():
     _, notes = parse("--port 8000 --host 0.0.0.0 --disable-log-requests --max-num-seqs 8")
 
     assert notes == [
-        "options that do not change scheduling were ignored: --port, --host, --disable-log-requests"
+        "options that are not about scheduling were ignored: --port, --host, --disable-log-requests"
     ]
