@@ -44,7 +44,7 @@ class EngineOptions:
     Attributes
     ----------
     engine
-        Preset: MODEL/GPU, or constant_1ms.
+        Preset: MODEL/GPU, constant_1ms, or the .toml file that `queuesmith calibrate` wrote.
     engine_args
         Options of your own `vllm serve`, in quotes, on top of the preset.
     model_config
@@ -140,6 +140,10 @@ def build_engine(options: EngineOptions) -> tuple["Preset", list[str]]:
         )
     elif any(value is not None for value in gpu):
         raise ConfigError("--gpu-bandwidth, --gpu-flops and --gpu-memory go with --model-config")
+    elif options.engine.endswith(".toml"):
+        from queuesmith.deploy.engine_file import read_preset
+
+        preset = read_preset(Path(options.engine))
     else:
         preset = get_preset(options.engine)
     notes: list[str] = []

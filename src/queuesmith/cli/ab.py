@@ -1,0 +1,347 @@
+"""``queuesmith ab``: measure a policy against vLLM as it is."""
+
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from queuesmith.cli.options import EngineOptions, TrafficOptions, build_engine, load_windows
+from queuesmith.cli.output import (
+    check_place,
+    make_folder,
+    progress_bar,
+    reader_may_leave,
+    write_whole,
+)
+from queuesmith.errors import ConfigError
+
+if TYPE_CHECKING:
+    from queuesmith.config import EngineConfig
+    from queuesmith.deploy.ab import Cell
+    from queuesmith.deploy.arms import Arm
+    from queuesmith.engine.step_time import Preset
+    from queuesmith.policies import Policy
+
+SCHEMA = "queuesmith.ab/1"
+
+
+def ab(
+    *,
+    policy: str,
+    trace: str,
+    load: str = "overload",
+    base_url: tuple[str, str] | None = None,
+    model: str | None = None,
+    virtual_clock: Annotated[bool, Parameter(negative=())] = False,
+    export: str | None = None,
+    windows: int = 8,
+    window_len: int = 200,
+    repeats: int = 3,
+    part: str | None = None,
+    output_length: str = "noisy",
+    served_model: str | None = None,
+    machine_margin: float = 0.1,
+    timeout: float = 600.0,
+    seed: int = 0,
+    output: Path | None = None,
+    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    traffic: TrafficOptions | None = None,
+    engine: EngineOptions | None = None,
+) -> int:
+    """Measure a policy against vLLM as it is, on the same requests.
+
+    Writes report.html, ab.json and a file for every run to a folder of their own. With the same
+    --output, runs that are already there are not repeated.
+
+    Parameters
+    ----------
+    policy
+        A name or a file.
+    trace
+        A file of requests, a name from `queuesmith traces list`, NAME@model for modelled traffic,
+        or a file of windows.
+    load
+        Shares of what the engine carries (overload, 0.3) or rates (3.5/s), separated by commas.
+        Shares need --engine.
+    base_url
+        Two servers that run: vLLM as it is, then vLLM with the policy.
+    model
+        Start servers for this model, a fresh one for every run, with the --engine-args.
+    virtual_clock
+        vLLM's scheduler in this process, on the clock of the step-time model.
+    export
+        Measure nothing; write the schedule of each window and load for another load generator:
+        aiperf or timed_trace (vllm bench serve).
+    windows
+        How many windows to cut from the trace.
+    window_len
+        Requests in each.
+    repeats
+        How often each arm serves each window; at least 3 on a machine, once on the virtual clock.
+    part
+        Of a window set: tuning (when left out), validation or held_out.
+    output_length
+        What the policy may know of output lengths: none, noisy, noisy:SIGMA or exact.
+    served_model
+        The model to ask for, where a server has several.
+    machine_margin
+        There is no verdict when the arms' steps differ by more than this share.
+    timeout
+        Seconds without a new token after which a request has failed.
+    seed
+        Of windows, predictions, models, order and bootstrap.
+    output
+        Folder to write to; runs/TIME-HASH when left out.
+    json_
+        Print the whole result as one JSON document instead of tables.
+    """
+    from queuesmith.deploy.ab import MIN_REPEATS, make_cells, parse_ab_loads, simulate_arms
+    from queuesmith.output_length import OutputLengthKnowledge
+    from queuesmith.policies import get_policy
+    from queuesmith.windows import Window, cut_windows
+
+    ways = [base_url is not None, model is not None, virtual_clock]
+    if sum(ways) != 1 and not (export and sum(ways) <= 1):
+        raise ConfigError(
+            "say what to measure on, one of: --base-url STOCK POLICY, --model MODEL, "
+            "--virtual-clock"
+        )
+    if virtual_clock:
+        repeats = 1  # they would all be the same
+    elif repeats < MIN_REPEATS:
+        raise ConfigError(f"--repeats must be at least {MIN_REPEATS}, got {repeats}")
+    if not 0 < machine_margin < 10:
+        raise ConfigError(f"--machine-margin must be a share such as 0.1, got {machine_margin:g}")
+    chosen = get_policy(policy)
+    regions = parse_ab_loads(load)
+    knowledge = OutputLengthKnowledge.parse(output_length)
+    preset, notes = build_engine(engine or EngineOptions())
+    known = engine is not None or virtual_clock
+    check_place(output or Path("runs"), "--output")
+    requests, window_set = load_windows(trace, traffic or TrafficOptions(), seed, part)
+    cut: list[Window] = (
+        requests
+        if isinstance(requests, list)
+        else cut_windows(requests, num_windows=windows, window_len=window_len, seed=seed)
+    )
+    config = preset.config.override({"enable_prefix_caching": False})
+    own = config.override(chosen.engine)
+    step_time = preset.step_time if known else None
+    args = (engine.engine_args if engine else None) or ""
+
+    arms: dict[str, Arm] = {}
+    if virtual_clock:
+        arms = _virtual_arms(chosen, config, own, preset)
+        where = "vLLM's own Scheduler without a model, on a virtual clock"
+    elif base_url is not None:
+        arms = _running_arms(chosen, base_url, served_model, timeout)
+        where = f"servers {base_url[0]} (stock) and {base_url[1]} (policy)"
+    elif model is not None:
+        arms = _own_arms(chosen, policy, model, args, preset if known else None, timeout)
+        where = f"vLLM servers of {model}, a fresh one for every run"
+    cells = make_cells(cut, regions, [config, own], step_time, knowledge, seed)
+    if export:
+        return _export(cells, export, served_model or model, seed, output)
+
+    settings: dict[str, Any] = {
+        "policy": chosen.name,
+        "policy_sha256": chosen.sha256,
+        "policy_engine": dict(chosen.engine),
+        "where": where,
+        "loads": [
+            {"name": region.name, "rho": region.rho, "rate": region.rate} for region in regions
+        ],
+        "window_set": window_set,
+        "num_windows": len(cut),
+        "window_len": min(len(window.trace) for window in cut),
+        "windows": [
+            {"window": window.index, "start_row": window.start_row, "sha256": window.sha256}
+            for window in cut
+        ],
+        "repeats": repeats,
+        "preset": preset.name if known else None,
+        "provenance": preset.step_time.provenance if known else None,
+        "engine": asdict(config) if known else None,
+        "engine_args": args,
+        "output_length": knowledge.describe(),
+        "machine_margin": machine_margin,
+        "timeout": timeout,
+        "seed": seed,
+    }
+    simulated = {}
+    if known and not virtual_clock:
+        pair = (get_policy("fcfs"), config), (chosen, own)
+        simulated = simulate_arms(cells, dict(zip(arms, pair, strict=True)), preset.step_time)
+    return _measure(arms, cells, settings, notes, simulated, output, json_)
+
+
+def _measure(
+    arms: "dict[str, Arm]",
+    cells: "list[Cell]",
+    settings: dict[str, Any],
+    notes: list[str],
+    simulated: "dict[tuple[str, str], float]",
+    output: Path | None,
+    json_: bool,
+) -> int:
+    """Take all turns; write and print what they say; 2 when requests failed."""
+    from rich.console import Console
+
+    from queuesmith._version import __version__
+    from queuesmith.deploy.ab import STOCK, Store, _none, config_key, measure, plan
+    from queuesmith.deploy.verdict import failure_lines, judge_runs
+    from queuesmith.report.ab import print_ab, write_ab
+
+    key = config_key(settings)
+    folder = make_folder(output, key)
+    candidate = next(name for name in arms if name != STOCK)
+    turns = plan(len(cells), list(arms), settings["repeats"], settings["seed"])
+    virtual = settings["where"].endswith("virtual clock")
+    if not virtual:
+        seconds = sum(cells[turn.cell].workload.trace.duration for turn in turns)
+        print(
+            f"{len(turns)} runs of {seconds / len(turns):,.0f} s on the average and the starts "
+            f"of servers; results are kept in {folder}",
+            file=sys.stderr,
+        )
+    with progress_bar("measuring") as progress:
+        measured = list(measure(cells, arms, turns, Store(folder, key), progress))
+    origin = cells[0].window.trace.origin
+    outcome = judge_runs(
+        measured,
+        cells,
+        candidate,
+        source=origin.source,
+        margin=settings["machine_margin"],
+        seed=settings["seed"],
+        virtual=virtual,
+        simulated=simulated,
+    )
+    if len(measured) < len(turns):
+        notes.append(
+            f"stopped after {len(measured)} of {len(turns)} runs, since no request of the last one "
+            "was answered"
+        )
+    warnings = [*notes, *failure_lines(outcome.failures)]
+    document: dict[str, Any] = _none(
+        {
+            "schema": SCHEMA,
+            "version": __version__,
+            "origin": {**asdict(origin), "dropped": dict(origin.dropped)},
+            "config": {**settings, "sha256": key, "reference": STOCK, "candidate": candidate},
+            "loads": outcome.loads,
+            "runs": outcome.runs,
+            "failures": outcome.failures,
+            "warnings": warnings,
+        }
+    )
+    document["config"]["command"] = shlex.join(["queuesmith", *sys.argv[1:]])
+    write_whole(
+        folder / "ab.json",
+        lambda path: path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8"),
+    )
+    report = write_whole(
+        folder / "report.html", lambda path: write_ab(document, outcome.samples, path)
+    )
+    with reader_may_leave():
+        if json_:
+            print(json.dumps(document, indent=1))
+        else:
+            print_ab(document, Console())
+    print(f"report: {report}", file=sys.stderr)
+    if outcome.failures:
+        print(
+            f"error: {len(outcome.failures):,} requests failed; what was measured is in {folder}, "
+            "and the same command with that --output repeats only the runs that failed",
+            file=sys.stderr,
+        )
+        return 2
+    return 0
+
+
+def _export(
+    cells: "list[Cell]", form: str, model: str | None, seed: int, output: Path | None
+) -> int:
+    from queuesmith.deploy.ab import config_key
+    from queuesmith.deploy.schedule import FORMATS, write_schedule
+
+    if form not in FORMATS:
+        raise ConfigError(f"--export must be one of {', '.join(FORMATS)}, got {form!r}")
+    if model is None and form == "aiperf":
+        raise ConfigError("--export aiperf writes whole requests; name the --served-model in them")
+    folder = make_folder(output, config_key({"cells": [cell.name for cell in cells]}))
+    for cell in cells:
+        place = folder / f"{cell.name}.{form}.jsonl"
+        write_whole(
+            place,
+            lambda path, cell=cell: write_schedule(  # type: ignore[misc]
+                cell.workload, form, model or "", seed, path
+            ),
+        )
+        print(place)
+    return 0
+
+
+def _name(policy: "Policy") -> str:
+    from queuesmith.deploy.ab import STOCK
+
+    return f"{policy.name}-policy" if policy.name == STOCK else policy.name
+
+
+def _virtual_arms(
+    policy: "Policy", config: "EngineConfig", own: "EngineConfig", preset: "Preset"
+) -> "dict[str, Arm]":
+    from queuesmith.deploy.ab import STOCK
+    from queuesmith.deploy.arms import VirtualArm
+    from queuesmith.deploy.plugin import check_version
+
+    check_version(allow_untested=False)
+    return {
+        STOCK: VirtualArm(None, config, preset.step_time),
+        _name(policy): VirtualArm(policy, own, preset.step_time),
+    }
+
+
+def _running_arms(
+    policy: "Policy", base_url: tuple[str, str], wanted: str | None, timeout: float
+) -> "dict[str, Arm]":
+    from queuesmith.deploy.ab import STOCK
+    from queuesmith.deploy.arms import RunningArm
+    from queuesmith.deploy.replay import Server
+
+    servers = [Server(address, timeout) for address in base_url]
+    if servers[0].base_url == servers[1].base_url:
+        raise ConfigError("--base-url needs two servers: vLLM as it is, then with the policy")
+    stock, ours = (RunningArm(server, server.find_model(wanted)) for server in servers)
+    return {STOCK: stock, _name(policy): ours}
+
+
+def _own_arms(
+    policy: "Policy",
+    spec: str,
+    model: str,
+    args: str,
+    preset: "Preset | None",
+    timeout: float,
+) -> "dict[str, Arm]":
+    from queuesmith.deploy.ab import STOCK
+    from queuesmith.deploy.arms import OwnArm
+    from queuesmith.deploy.options import PluginOptions
+    from queuesmith.deploy.plugin import check_version
+
+    check_version(allow_untested=False)
+    step_time = None if preset is None else preset.step_time
+    flags = " ".join(
+        f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+        + ("" if isinstance(value, bool) else f" {value}")
+        for name, value in policy.engine.items()
+    )
+    environment = PluginOptions(spec).environment()
+    return {
+        STOCK: OwnArm(model, args, {"QUEUESMITH_POLICY": ""}, step_time, timeout),
+        _name(policy): OwnArm(model, f"{args} {flags}", environment, step_time, timeout),
+    }

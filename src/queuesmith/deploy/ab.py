@@ -1,0 +1,280 @@
+"""A policy against vLLM as it is, on the same requests: who was served sooner, and is it sure.
+
+Arms take turns in random order. A window is one observation, however often it was repeated;
+repeats are averaged first. There is no verdict where requests failed, where the client was late,
+or where the machine was not equally fast for both arms.
+"""
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuesmith.config import EngineConfig
+from queuesmith.deploy.arms import Arm, Run
+from queuesmith.deploy.replay import Served
+from queuesmith.engine.compile import compile_policy
+from queuesmith.engine.execute import simulate_workload
+from queuesmith.engine.idle import e2el_alone
+from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.workload import Workload, can_run, prepare
+from queuesmith.errors import ConfigError, TraceError
+from queuesmith.evaluate import DEADLINE_FACTOR, capacity, parse_loads
+from queuesmith.output_length import OutputLengthKnowledge
+from queuesmith.policies import Policy
+from queuesmith.windows import Window, offered_rate, scale_arrivals
+
+STOCK = "stock"
+#: Arms whose steps differ by more than this share did not see the same machine.
+MACHINE_MARGIN = 0.10
+MIN_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class ArmLoad:
+    """A load: a share of what the engine carries, or requests per second."""
+
+    name: str
+    rho: float | None = None
+    rate: float | None = None
+
+
+def parse_ab_loads(text: str) -> list[ArmLoad]:
+    """Read loads: a region, a share of capacity, or a rate such as ``3.5/s``.
+
+    Raises
+    ------
+    ConfigError
+
+    Examples
+    --------
+    >>> [(load.name, load.rho, load.rate) for load in parse_ab_loads("overload,3.5/s")]
+    [('overload', 1.1, None), ('3.5/s', None, 3.5)]
+    """
+    loads: list[ArmLoad] = []
+    for item in text.split(","):
+        name = item.strip()
+        if name.endswith("/s"):
+            try:
+                rate = float(name[:-2])
+            except ValueError:
+                rate = math.nan
+            if not 0 < rate < math.inf:
+                raise ConfigError(f"a rate must look like 3.5/s, got {name!r}")
+            loads.append(ArmLoad(name, rate=rate))
+        else:
+            [load] = parse_loads(name)
+            loads.append(ArmLoad(load.name, rho=load.rho))
+    names = [load.name for load in loads]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a load is given twice: {', '.join(names)}")
+    return loads
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A window at a load: what both arms serve."""
+
+    load: ArmLoad
+    window: Window
+    workload: Workload
+    rate: float
+
+    @property
+    def name(self) -> str:
+        """Return a name that can be part of a file's."""
+        return f"{self.load.name.replace('/', ' per ').replace(' ', '-')}-w{self.window.index}"
+
+
+def make_cells(
+    windows: Sequence[Window],
+    loads: Sequence[ArmLoad],
+    configs: Sequence[EngineConfig],
+    step_time: StepTime | None,
+    output_length: OutputLengthKnowledge,
+    seed: int,
+) -> list[Cell]:
+    """Set every window to every load, less the requests that not every arm can run.
+
+    Parameters
+    ----------
+    windows, loads : sequence
+    configs : sequence of EngineConfig
+        Of all arms, the reference's first.
+    step_time : StepTime or None
+        Needed for loads that are shares of capacity, and for deadlines.
+    output_length : OutputLengthKnowledge
+    seed : int
+        Of the noise on predictions, with the window's number, as in `evaluate`.
+    """
+    cells = []
+    for window in windows:
+        keep = np.all([can_run(window.trace, config) for config in configs], axis=0)
+        predicted = output_length.predict(window.trace, [seed, window.index])
+        if window.predicted_output_tokens is not None and output_length.kind == "noisy":
+            predicted = window.predicted_output_tokens
+        if keep.sum() < 2:
+            raise TraceError(
+                f"window {window.index}: fewer than two requests fit the engine of both arms; "
+                "raise max_model_len or give another trace"
+            )
+        trace, predicted = window.trace.take(np.flatnonzero(keep)), predicted[keep]
+        if trace.deadline is not None:
+            slack = trace.deadline - trace.arrival_time
+        elif step_time is not None:
+            believed = np.where(np.isnan(predicted), np.median(trace.output_len), predicted)
+            alone = e2el_alone(trace.prompt_len, believed, configs[0], step_time)
+            slack = DEADLINE_FACTOR * alone
+        else:
+            slack = np.full(len(trace), np.inf)
+        carried = math.nan
+        if step_time is not None and any(load.rho is not None for load in loads):
+            carried = capacity(trace, configs[0], step_time)
+        for load in loads:
+            if load.rate is not None:
+                rate = load.rate
+            elif step_time is not None and load.rho is not None:
+                rate = load.rho * carried
+            else:
+                raise ConfigError(
+                    f"load {load.name} is a share of what the server carries, which is not known; "
+                    "give --engine FILE as `queuesmith calibrate` writes it, or a rate: --load 3/s"
+                )
+            scaled = scale_arrivals(trace, offered_rate(trace) / rate)
+            scaled = replace(scaled, deadline=scaled.arrival_time + slack)
+            cells.append(Cell(load, window, prepare(scaled, configs[0], predicted), rate))
+    return cells
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which arm serves which cell, in which repeat."""
+
+    cell: int
+    repeat: int
+    arm: str
+
+
+def plan(num_cells: int, arms: Sequence[str], repeats: int, seed: int) -> list[Turn]:
+    """Return all turns: repeat after repeat, cells and arms in random order within each."""
+    rng = random.Random(seed)
+    turns = []
+    for repeat in range(repeats):
+        cells = list(range(num_cells))
+        rng.shuffle(cells)
+        for cell in cells:
+            order = list(arms)
+            rng.shuffle(order)
+            turns += [Turn(cell, repeat, arm) for arm in order]
+    return turns
+
+
+class Store:
+    """Keeps every run as soon as it is over, so that nothing measured is lost.
+
+    Parameters
+    ----------
+    folder : Path
+    key : str
+        Hash of all that decides the runs; runs kept under another are measured again.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder = folder / "runs"
+        self._key = key
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self, name: str) -> Run | None:
+        """Return a run that was kept and in which nothing failed."""
+        try:
+            kept = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            if kept.pop("key") != self._key:
+                return None
+            served = [Served(**_nan(one)) for one in kept.pop("served")]
+            run = Run(served, notes=tuple(kept.pop("notes")), **_nan(kept))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return None if any(one.error for one in run.served) else run
+
+    def save(self, name: str, run: Run) -> None:
+        """Keep a run; the file is whole or absent."""
+        kept = {"key": self._key, **_none(asdict(run))}
+        part = self.folder / f".{name}.part"
+        part.write_text(json.dumps(kept), encoding="utf-8")
+        part.replace(self.folder / f"{name}.json")
+
+
+def measure(
+    cells: Sequence[Cell],
+    arms: Mapping[str, Arm],
+    turns: Sequence[Turn],
+    store: Store,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[Turn, Run]]:
+    """Take every turn and keep what it gave; runs that were kept are not repeated.
+
+    Stops early when no request of a run was answered: whatever is wrong, it will not mend.
+    """
+    for number, turn in enumerate(turns):
+        cell = cells[turn.cell]
+        name = f"{cell.name}-r{turn.repeat}-{turn.arm}"
+        run = store.load(name)
+        if run is None:
+            # Each replay has prompts of its own, or a server that goes on would know them.
+            seed = 1 + number
+            run = arms[turn.arm].run(cell.workload, seed, store.folder / name)
+            store.save(name, run)
+        yield turn, run
+        if progress is not None:
+            progress(number + 1, len(turns))
+        if not any(one.num_output_tokens for one in run.served):
+            return
+
+
+def simulate_arms(
+    cells: Sequence[Cell],
+    arms: Mapping[str, tuple[Policy, EngineConfig]],
+    step_time: StepTime,
+) -> dict[tuple[str, str], float]:
+    """Return the mean TTFT that the simulator expects, by arm and load."""
+    times: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
+    for arm, (policy, config) in arms.items():
+        compiled = compile_policy(policy)
+        for cell in cells:
+            result = simulate_workload(cell.workload, compiled, config, step_time)
+            rows = result.requests
+            waited = rows.first_token_ts - rows.arrival_time
+            times.setdefault((arm, cell.load.name), []).append(waited)
+    return {key: float(np.concatenate(parts).mean()) for key, parts in times.items()}
+
+
+def config_key(document: Mapping[str, Any]) -> str:
+    """Return the hash of a configuration."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def ttft_of(run: Run) -> NDArray[np.float64]:
+    """Return the TTFT of each request, NaN where it failed."""
+    return np.array([math.nan if one.error else one.ttft for one in run.served])
+
+
+def _nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in values.items()}
+
+
+def _none(value: Any) -> Any:
+    """Replace what JSON cannot hold by None."""
+    if isinstance(value, dict):
+        return {name: _none(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_none(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,337 @@
+"""vLLM's own scheduler with a policy in front of it, as a mixin.
+
+Before each step vLLM's queues are put into the order that the policy wants, and afterwards they are
+put back; the scheduling is vLLM's. Nothing is patched, and the queues are vLLM's own objects.
+"""
+
+import time
+from bisect import insort
+from collections.abc import Callable
+from typing import Any
+
+from queuesmith.deploy.decide import Choice, HookFault, Questions, decide
+from queuesmith.deploy.monitor import MAX_NAMED, Monitor, logger
+from queuesmith.deploy.options import PluginOptions
+from queuesmith.deploy.rows import Ledger, RequestRow
+from queuesmith.deploy.tracker import BY_ARRIVAL, Tracker
+from queuesmith.policies import Policy
+
+
+class PolicyMixin:
+    """To be put before vLLM's ``Scheduler`` or ``AsyncScheduler``.
+
+    Without `attach_policy` it changes nothing. Names with ``policy`` in them are ours.
+
+    Attributes
+    ----------
+    policy_monitor : Monitor or None
+    policy_clock : callable
+        Seconds on the clock of ``Request.arrival_time``.
+    policy_displaced : list
+        vLLM's requests that were displaced in the last step.
+    """
+
+    policy_monitor: Monitor | None = None
+    policy_clock: Callable[[], float] = staticmethod(time.time)
+    policy_displaced: list[Any]
+    _policy_aside_running = 0
+    _policy_aside_waiting = 0
+
+    def attach_policy(self: Any, policy: Policy, options: PluginOptions) -> None:
+        """Follow `policy` from now on, before the first request arrives."""
+        from vllm.v1.core.sched.interface import PauseState
+        from vllm.v1.request import RequestStatus
+
+        self._policy_ready_statuses = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+        self._policy_unpaused = PauseState.UNPAUSED
+        self._policy = policy
+        self._policy_options = options
+        self._policy_ledger = Ledger(
+            policy,
+            max_num_seqs=self.scheduler_config.max_num_seqs,
+            token_budget=self.max_num_scheduled_tokens,
+            usable_blocks=self.cache_config.num_gpu_blocks - 1,
+            block_size=self.block_size,
+        )
+        self._policy_tracker = Tracker(self, self._policy_ledger)
+        self._policy_now = 0.0
+        self._policy_base: list[Any] = []  # `waiting` in order of arrival, when last asked
+        self.policy_displaced = []
+        self.policy_monitor = Monitor(
+            policy.name,
+            shadow=options.shadow,
+            max_faults=options.max_faults,
+            record=options.record,
+        )
+        logger.info(
+            "policy %s (%s) orders this server%s; whoever has had no token for %g s goes first",
+            policy.name,
+            policy.sha256[:12],
+            " in shadow mode, that is, not at all" if options.shadow else "",
+            options.max_wait,
+        )
+
+    # What vLLM calls.
+
+    def add_request(self: Any, request: Any) -> None:
+        """Let a request arrive."""
+        super().add_request(request)  # type: ignore[misc]
+        if self.policy_monitor is not None:
+            self._policy_note(self._policy_tracker.arrive, request)
+
+    def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Schedule one step in the order that the policy wants."""
+        monitor = self.policy_monitor
+        if monitor is None or not monitor.on:
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        begun = time.perf_counter()
+        tracker = self._policy_tracker
+        self.policy_displaced = []
+        self._policy_now = start = max(self.policy_clock(), self._policy_now)
+        choice = self._policy_ask()
+        carried_out = choice is not None and not self._policy_options.shadow
+        seats = self.max_num_active_reqs
+        if carried_out:
+            self._policy_rearrange(choice)
+            # Held requests keep their seats.
+            self.max_num_active_reqs = seats - len(choice.held)
+        overhead = time.perf_counter() - begun
+        try:
+            output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            begun = time.perf_counter()
+            if carried_out:
+                self.max_num_active_reqs = seats
+                self._policy_restore(choice)
+            elif self.deferred_waiting:
+                tracker.unsorted = True  # vLLM puts those it has skipped to the front
+        if carried_out and choice.running is not None:
+            self._policy_note(self._policy_sort_tokens, output)
+        self._policy_note(tracker.schedule, output, start)
+        if choice is not None:
+            monitor.overhead(overhead + time.perf_counter() - begun)
+        return output
+
+    def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Take in what a step has computed."""
+        monitor = self.policy_monitor
+        if monitor is None or not monitor.on:
+            return super().update_from_output(  # type: ignore[misc]
+                scheduler_output, model_runner_output
+            )
+        tracker = self._policy_tracker
+        tracker.begin_update()
+        try:
+            outputs = super().update_from_output(  # type: ignore[misc]
+                scheduler_output, model_runner_output
+            )
+        finally:
+            ended = tracker.end_update()
+        self._policy_now = now = max(self.policy_clock(), self._policy_now)
+        self._policy_note(tracker.update, scheduler_output, ended, now)
+        monitor.tick(now, idle=not self.running and not self.waiting)
+        return outputs
+
+    def get_request_counts(self: Any) -> tuple[int, int]:
+        """Return the numbers of running and waiting requests, those set aside included."""
+        running, waiting = super().get_request_counts()  # type: ignore[misc]
+        return running + self._policy_aside_running, waiting + self._policy_aside_waiting
+
+    def shutdown(self: Any) -> None:
+        """Close what is open."""
+        if self.policy_monitor is not None:
+            self.policy_monitor.close()
+        super().shutdown()  # type: ignore[misc]
+
+    def _preempt_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> None:
+        super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
+        if self.policy_monitor is not None:
+            self._policy_note(self._policy_tracker.preempt, request)
+
+    def _free_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        freed = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
+        if self.policy_monitor is not None:
+            self._policy_note(self._policy_tracker.finish, request)
+        return freed
+
+    def _policy_note(self: Any, note: Callable[..., None], *arguments: Any) -> None:
+        """Keep the rows; a fault would leave them wrong, so it switches the policy off."""
+        if not self.policy_monitor.on:
+            return
+        try:
+            note(*arguments)
+        except Exception as error:  # whatever it is, the server goes on
+            self.policy_monitor.fault(f"rows: {type(error).__name__}", error, fatal=True)
+
+    # Before a step.
+
+    def _policy_ask(self: Any) -> Choice | None:
+        """Ask the policy; None where it need not be asked, or failed."""
+        monitor = self.policy_monitor
+        try:
+            if self._pause_state != self._policy_unpaused:
+                return None
+            choice: Choice | None = self._policy_choose()
+            if choice is not None:
+                monitor.count(
+                    decisions=1,
+                    reorderings=int(choice.reorders),
+                    displaced=len(choice.displaced),
+                    held=len(choice.held),
+                    set_aside=len(choice.aside),
+                    overdue=choice.num_overdue,
+                )
+                if choice.reorders and monitor.records:
+                    self._policy_record(choice)
+                if not choice.reorders and not self._policy_tracker.unsorted:
+                    choice.order = None  # vLLM's own order will do
+            return choice
+        except HookFault as fault:
+            monitor.fault(fault.kind, fault.__cause__)
+        except Exception as error:  # whatever it is, the server goes on
+            monitor.fault(f"plug-in: {type(error).__name__}", error)
+        return None
+
+    def _policy_choose(self: Any) -> Choice | None:
+        policy, ledger, running = self._policy, self._policy_ledger, self.running
+        seats_taken = len(running) + self.num_waiting_for_streaming_input
+        seats_are_full = seats_taken >= self.max_num_active_reqs
+        order_matters = policy.victim_key is not None and self._policy_may_run_short()
+        asks_waiting = bool(self.waiting) and (policy.preemptive or not seats_are_full)
+        asks_running = bool(running) and (policy.hold is not None or order_matters)
+        if not (asks_waiting or asks_running or ledger.reads_peak):
+            return None
+        self._policy_base = base = list(self.waiting)
+        if self._policy_tracker.unsorted:
+            base.sort(key=BY_ARRIVAL)
+        waiting = [request.queuesmith_row for request in base]
+        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        engine = ledger.observe(self._policy_now, waiting, len(running), free)
+        if not (asks_waiting or asks_running):
+            return None
+        rows = []
+        if asks_running or policy.preemptive:
+            rows = [request.queuesmith_row for request in running]
+            for row in rows:
+                row.refresh()
+            ledger.set_client_tokens(rows)
+        ledger.set_client_tokens(waiting)
+        return decide(
+            Questions(policy, engine, self._policy_options.time_limit),
+            waiting,
+            rows,
+            anybody_runs=bool(running),
+            max_wait=self._policy_options.max_wait,
+            seats_are_full=seats_are_full,
+            order_matters=order_matters,
+            may_displace=not self.kv_holding_waiting,
+            is_ready=self._policy_is_ready,
+            is_displaceable=self._policy_is_displaceable,
+        )
+
+    def _policy_may_run_short(self: Any) -> bool:
+        """Tell whether tokens or KV blocks may not be enough for all that run."""
+        if self._policy_tracker.prefilling:
+            return True
+        most = len(self.running) * (1 + self.num_spec_tokens)
+        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        return bool(self.max_num_scheduled_tokens < most or free < most)
+
+    def _policy_is_ready(self: Any, row: RequestRow) -> bool:
+        """Tell whether vLLM could admit a waiting request now."""
+        request = row.source
+        return request.status in self._policy_ready_statuses and not (
+            request.num_stale_output_tokens and not request.drop_stale_output
+        )
+
+    def _policy_is_displaceable(self: Any, row: RequestRow) -> bool:
+        """Tell whether preempting a running request would give its KV and its seat to another."""
+        request = row.source
+        if not self._request_blocks_can_be_freed(request):
+            return False
+        # Asynchronous scheduling: with its last token on the way, its seat is about to be free.
+        in_flight = request.num_output_placeholders
+        reach = request.num_computed_tokens + 2 - in_flight
+        return not (in_flight > 0 and reach >= request.num_prompt_tokens + request.max_tokens)
+
+    def _policy_record(self: Any, choice: Choice) -> None:
+        base = self._policy_base
+        self.policy_monitor.write(
+            now=self._policy_now,
+            num_waiting=len(base),
+            first=[base[place].request_id for place in (choice.order or [])[:MAX_NAMED]],
+            fcfs=[request.request_id for request in base[:MAX_NAMED]],
+            num_set_aside=len(choice.aside),
+            displaced=[row.source.request_id for row in choice.displaced],
+            held=[row.source.request_id for row in choice.held],
+        )
+
+    # Around a step.
+
+    def _policy_rearrange(self: Any, choice: Choice) -> None:
+        """Carry out a choice."""
+        for row in choice.displaced:
+            request = row.source
+            self.running.remove(request)
+            self._preempt_request(
+                request, time.monotonic(), drop_stale_output=self.requires_kv_delivery
+            )
+            self.policy_displaced.append(request)
+        if choice.running is not None:
+            self.running = [row.source for row in choice.running]
+        self._policy_aside_running = len(choice.held)
+        if choice.order is not None:
+            # vLLM has put the displaced to the front of `waiting`, where this step would admit
+            # them again; they are left out of it as well.
+            base = self._policy_base
+            self.waiting.clear()
+            self.waiting.extend([base[place] for place in choice.order])
+            self._policy_aside_waiting = len(choice.aside) + len(choice.displaced)
+
+    def _policy_restore(self: Any, choice: Choice) -> None:
+        """Put `running` back into order of admission and `waiting` into that of arrival.
+
+        Whatever the step did, nobody may be lost or be there twice.
+        """
+        tracker = self._policy_tracker
+        self._policy_aside_running = self._policy_aside_waiting = 0
+        num_admitted = tracker.number_admissions()
+        if choice.running is not None:
+            self.running.extend([row.source for row in choice.held])
+            self.running.sort(key=lambda request: request.queuesmith_row.admission)
+        if choice.order is None:
+            if self.deferred_waiting:
+                tracker.unsorted = True
+            return
+        base = self._policy_base
+        unchanged = num_admitted == 0 and len(self.waiting) == len(choice.order)
+        if unchanged and not choice.displaced:
+            rest = base  # which is frequent
+        else:
+            left = set(self.waiting)
+            left.update(self.policy_displaced)
+            left.update([base[place] for place in choice.aside])
+            rest = [request for request in base if request in left]
+            if len(rest) < len(left):
+                for request in left.difference(rest):
+                    insort(rest, request, key=BY_ARRIVAL)
+        self.waiting.clear()
+        self.waiting.extend(rest)
+        tracker.unsorted = False
+
+    def _policy_sort_tokens(self: Any, output: Any) -> None:
+        """Put what is scheduled into order of admission, in which vLLM then takes in the tokens.
+
+        Otherwise requests that end in the same step would give back their KV blocks in the order of
+        `victim_key`, and the prefix cache would forget others first.
+        """
+        tokens = output.num_scheduled_tokens
+        requests = self.requests
+        ordered = {
+            request_id: tokens[request_id]
+            for request_id in sorted(
+                tokens, key=lambda request_id: requests[request_id].queuesmith_row.admission
+            )
+        }
+        tokens.clear()
+        tokens.update(ordered)

@@ -1,0 +1,296 @@
+"""An A/B measurement: a terminal table, and one HTML file that opens offline."""
+
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from queuesmith import numbers
+from queuesmith.report import (
+    _KIND_NOTES,
+    _content_security_policy,
+    _figure_card,
+    _points,
+    _prose,
+    _script_json,
+    _warnings,
+)
+from queuesmith.report.figures import request_by_request, ttft_distribution
+from queuesmith.report.parts import Samples, load_label, policy_styles
+from queuesmith.report.tables import settings_table
+
+VERDICTS = {
+    "better": "serves the first token sooner than",
+    "worse": "serves the first token later than",
+    "same": "is as good as",
+    "unsure": "differs from",
+    "withheld": "cannot be judged against",
+}
+COLORS = {"better": "green", "worse": "red", "withheld": "yellow"}
+
+
+def sentences(row: Mapping[str, Any], candidate: str) -> list[str]:
+    """Say what was found at one load: the verdict first, then what to know about it."""
+    verdict = f"{row['load']}: {candidate} {VERDICTS[row['verdict']]} stock vLLM"
+    if row["mean_change"] is not None:
+        verdict += (
+            f" (mean TTFT {numbers.change(row['mean_change'])}, "
+            f"p99 {numbers.change(row['p99_change'])})"
+        )
+    if row["verdict"] == "unsure":
+        verdict += ", and it may be chance"
+    found = [f"{verdict}."]
+    if row["reason"]:
+        found.append(f"{row['load']}: {row['reason']}.")
+    simulated = [
+        f"{name} {numbers.number(arm['simulated_ttft_mean'])} s "
+        f"(measured {numbers.number(arm['ttft_mean'])} s)"
+        for name, arm in row["arms"].items()
+        if arm["simulated_ttft_mean"] is not None
+    ]
+    if simulated:
+        found.append(f"{row['load']}: mean TTFT as simulated: {', '.join(simulated)}.")
+    return found
+
+
+def table_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the table: a line per load, window and repeat, as text.
+
+    Columns: load, window, repeat; mean TTFT of both arms and its change; the same of p99; ms per
+    step of both arms; requests that failed.
+    """
+    stock, ours = document["config"]["reference"], document["config"]["candidate"]
+    rows = []
+    for run in document["runs"]:
+        arms = [run["arms"].get(name) or {} for name in (stock, ours)]
+        failed = sum(arm.get("num_failed", 0) for arm in arms)
+        rows.append(
+            (
+                run["load"],
+                str(run["window"]),
+                str(run["repeat"]),
+                *(numbers.number(arm.get("ttft_mean")) for arm in arms),
+                numbers.change(run["mean_change"]),
+                *(numbers.number(arm.get("ttft_p99")) for arm in arms),
+                numbers.change(run["p99_change"]),
+                *(numbers.number(arm.get("ms_per_step")) for arm in arms),
+                numbers.count(failed),
+            )
+        )
+    return rows
+
+
+def heads(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the headings of `table_rows`."""
+    ours = document["config"]["candidate"]
+    return (
+        *("load", "window", "repeat"),
+        *("mean s, stock", f"mean s, {ours}", "change"),
+        *("p99 s, stock", f"p99 s, {ours}", "change"),
+        *("ms/step, stock", f"ms/step, {ours}", "failed"),
+    )
+
+
+def print_ab(document: Mapping[str, Any], console: Console) -> None:
+    """Print the verdicts, the table and what speaks against them."""
+    for row in document["loads"]:
+        verdict, *more = sentences(row, document["config"]["candidate"])
+        console.print(Text(_plain(verdict), f"bold {COLORS.get(row['verdict'], '')}".strip()))
+        for sentence in more:
+            console.print(Text(_plain(sentence)))
+    config, origin = document["config"], document["origin"]
+    console.print(
+        Text(
+            f"{origin['kind']} traffic: {_plain(origin['source'])}; measured on "
+            f"{_plain(config['where'])}; {config['num_windows']} windows of "
+            f"{config['window_len']:,}, {config['repeats']} repeats; seed {config['seed']}"
+        )
+    )
+    console.print()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    names = [name.replace(", ", "\n").replace("ms/step", "ms") for name in heads(document)]
+    table.add_column("window-\nrepeat", no_wrap=True, min_width=7)
+    for name in names[3:]:
+        table.add_column(_plain(name, keep="\n"), justify="right", no_wrap=True)
+    load = None
+    for cells in table_rows(document):
+        if cells[0] != load:
+            load = cells[0]
+            table.add_row(Text(_plain(load), "bold"))
+        table.add_row(f"  {cells[1]}-{cells[2]}", *map(_plain, cells[3:]))
+    console.print(table)
+    for warning in document["warnings"]:
+        console.print(Text("warning: ", "yellow").append(_plain(warning), "none"))
+
+
+def write_ab(
+    document: Mapping[str, Any], samples: Mapping[tuple[str, str], Samples], path: Path
+) -> None:
+    """Write the report as one HTML file that needs nothing else."""
+    path.write_bytes(render_ab(document, samples).encode())
+
+
+def render_ab(document: Mapping[str, Any], samples: Mapping[tuple[str, str], Samples]) -> str:
+    """Return the report as text; equal arguments give equal bytes."""
+    from plotly.offline import get_plotlyjs  # 60 ms that no other command should pay
+
+    here = files(__package__)
+    style = (here / "page.html").read_text(encoding="utf-8")
+    page_script = (here / "page.js").read_text(encoding="utf-8")
+    plotly_script = get_plotlyjs()
+    config, origin = document["config"], document["origin"]
+    shown = _as_comparison(document)
+    styles = policy_styles(shown)
+    figures = []
+    if samples:
+        figures = [
+            ttft_distribution(shown, styles, samples),
+            request_by_request(shown, styles, samples),
+        ]
+    found = [
+        sentence for row in document["loads"] for sentence in sentences(row, config["candidate"])
+    ]
+    loads = shown["config"]["loads"]
+    drawing = {
+        "reference": config["reference"],
+        "answer": config["candidate"],
+        "policies": [
+            {
+                "name": style.policy,
+                "label": style.label,
+                "color": style.color,
+                "dash": style.dash,
+                "shown": True,
+            }
+            for style in styles
+        ],
+        "loads": [{"name": load["name"], "label": load_label(load)} for load in loads],
+        "load": loads[-1]["name"],
+        "figures": [
+            {"name": figure.name, "columns": figure.columns, "panels": figure.panels}
+            for figure in figures
+        ],
+    }
+    settings = {name: value for name, value in config.items() if name != "command"}
+    return Template((here / "ab.html").read_text(encoding="utf-8")).substitute(
+        security=_content_security_policy([page_script, plotly_script]),
+        style=style.split("<style>")[1].split("</style>")[0],
+        source=escape(origin["source"]),
+        kind=escape(origin["kind"]),
+        kind_note=_KIND_NOTES.get(origin["kind"], ""),
+        answer=_prose(found[0]),
+        more=_points(found[1:]),
+        facts=_facts(document),
+        warnings=_warnings(document["warnings"]),
+        loads=_table(*_load_table(document)),
+        runs=_table(heads(document), table_rows(document)),
+        figures="".join(_figure_card(figure) for figure in figures),
+        settings=settings_table({"trace": origin, **settings}),
+        command=f"<pre><code>{escape(config.get('command', ''))}</code></pre>",
+        version=escape(document["version"]),
+        data=_script_json(document),
+        drawing=_script_json(drawing),
+        page_script=page_script,
+        plotly_script=plotly_script,
+    )
+
+
+def _as_comparison(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the figures want to know, in the words of ``queuesmith compare``."""
+    config = document["config"]
+    return {
+        "config": {
+            "reference": config["reference"],
+            "policies": [config["reference"], config["candidate"]],
+            "loads": config["loads"],
+        },
+        "leaderboard": [],
+        "answer": {"policy": config["candidate"]},
+    }
+
+
+def _load_table(document: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    stock, ours = document["config"]["reference"], document["config"]["candidate"]
+    rows = []
+    for row in document["loads"]:
+        arms = [row["arms"][name] for name in (stock, ours)]
+        rows.append(
+            (
+                row["load"],
+                row["verdict"],
+                *(numbers.number(arm["ttft_mean"]) for arm in arms),
+                _with_interval(row, "mean_change"),
+                *(numbers.number(arm["ttft_p99"]) for arm in arms),
+                _with_interval(row, "p99_change"),
+                *(numbers.number(arm["ms_per_step"]) for arm in arms),
+                numbers.number(row["machine_ratio"]),
+                *(numbers.number(arm["lateness_p99"], 1000) for arm in arms),
+                "-".join(numbers.count(row[name]) for name in ("wins", "ties", "losses")),
+                numbers.p_value(row["p_value"]),
+            )
+        )
+    names = (
+        *("load", "verdict", "mean s, stock", f"mean s, {ours}", "change"),
+        *("p99 s, stock", f"p99 s, {ours}", "change"),
+        *("ms/step, stock", f"ms/step, {ours}", "machine"),
+        *("late ms, stock", f"late ms, {ours}", "won-tied-lost", "p"),
+    )
+    return names, rows
+
+
+def _with_interval(row: Mapping[str, Any], name: str) -> str:
+    interval = numbers.interval(row[f"{name}_low"], row[f"{name}_high"])
+    return numbers.change(row[name]) + (f" ({interval})" if interval else "")
+
+
+def _facts(document: Mapping[str, Any]) -> str:
+    config, origin = document["config"], document["origin"]
+    facts = {
+        "Traffic": f"{origin['source']} ({origin['kind']}; {origin['reader']})",
+        "Measured on": config["where"],
+        "Engine": config["provenance"] or "",
+        "Windows": f"{config['num_windows']} of {config['window_len']:,} requests",
+        "Repeats": f"{config['repeats']}, arms in random order",
+        "Known of output length": config["output_length"],
+        "Seed": str(config["seed"]),
+    }
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}</dd></div>"
+        for name, value in facts.items()
+        if value
+    )
+    return f'<dl class="facts">{items}</dl>'
+
+
+def _table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    head = "".join(f'<th class="number">{escape(name)}</th>' for name in names[1:])
+    body = "".join(
+        f"<tr><th scope=row>{escape(row[0])}</th>"
+        + "".join(f'<td class="number">{_minus(cell)}</td>' for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr><th>{escape(names[0])}</th>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _minus(text: str) -> str:
+    if text == numbers.UNDEFINED:
+        return "&ndash;"
+    return _prose(text)
+
+
+def _plain(text: object, keep: str = "") -> str:
+    """Return text without characters that could steer a terminal."""
+    return "".join(
+        letter if letter.isprintable() or letter in keep else "?" for letter in str(text)
+    )

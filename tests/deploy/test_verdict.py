@@ -1,0 +1,214 @@
+"""What runs say, and what speaks against believing them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from queuesmith.deploy.ab import STOCK, ArmLoad, Cell, Turn, plan
+from queuesmith.deploy.arms import Run, busy_seconds
+from queuesmith.deploy.replay import Served
+from queuesmith.deploy.verdict import failure_lines, judge_runs
+from queuesmith.windows import Window
+
+LOAD = ArmLoad("overload", rho=1.1)
+
+
+@pytest.fixture
+def make_cells(make_workload):
+    def make_cells(num_windows, num_requests=20):
+        workload = make_workload(num_requests)
+        return [
+            Cell(LOAD, Window(workload.trace, index, 0, ""), workload, 1.0)
+            for index in range(num_windows)
+        ]
+
+    return make_cells
+
+
+def make_run(cell, ttft, *, late=0.0, step_ms=10.0, expected_ms=math.nan, errors=()):
+    """A run in which every request waited so long (or as long as a list says)."""
+    waits = np.broadcast_to(ttft, len(cell.workload.trace))
+    served = [
+        Served(row, t, t + late, t + wait, t + wait + 0.1, 3, dict(errors).get(row, ""))
+        for row, (t, wait) in enumerate(
+            zip(cell.workload.trace.arrival_time.tolist(), waits.tolist(), strict=True)
+        )
+    ]
+    return Run(served, 1000, step_ms, expected_ms)
+
+
+def judge(cells, make, repeats=3, **options):
+    """Judge runs made by ``make(cell, repeat, arm)``."""
+    turns = plan(len(cells), [STOCK, "sjf"], repeats, seed=0)
+    measured = [(turn, make(cells[turn.cell], turn.repeat, turn.arm)) for turn in turns]
+    options = {"source": "traffic.csv", "margin": 0.1, "seed": 0, **options}
+    return judge_runs(measured, cells, "sjf", **options)
+
+
+def test_a_policy_that_halves_ttft_in_eight_windows_is_better(make_cells):
+    outcome = judge(make_cells(8), lambda cell, _, arm: make_run(cell, 2 if arm == STOCK else 1))
+
+    [row] = outcome.loads
+    assert (row["verdict"], row["reason"]) == ("better", "")
+    assert row["mean_change"] == pytest.approx(-0.5)
+    assert row["mean_change_high"] == pytest.approx(-0.5)
+    assert (row["wins"], row["p_value"]) == (8, pytest.approx(2 / 2**8))
+
+
+def test_repeats_of_a_window_are_not_counted_as_windows(make_cells):
+    outcome = judge(
+        make_cells(2), lambda cell, _, arm: make_run(cell, 2 if arm == STOCK else 1), repeats=50
+    )
+
+    [row] = outcome.loads
+    assert (row["num_windows"], row["wins"]) == (2, 2)
+    assert math.isnan(row["p_value"])
+    assert row["reason"] == "a hint: 2 of the 8 windows a test needs"
+
+
+def test_repeats_are_averaged(make_cells):
+    """One repeat in which stock was lucky does not make it the winner of the window."""
+    waits = {STOCK: [1.0, 5.0, 6.0], "sjf": [2.0, 2.0, 2.0]}
+    outcome = judge(make_cells(1), lambda cell, repeat, arm: make_run(cell, waits[arm][repeat]))
+
+    [row] = outcome.loads
+    assert row["arms"][STOCK]["ttft_mean"] == pytest.approx(4.0)
+    assert row["mean_change"] == pytest.approx(-0.5)
+    assert (row["wins"], row["losses"]) == (1, 0)
+
+
+def test_equal_arms_are_the_same(make_cells):
+    outcome = judge(make_cells(8), lambda cell, _, arm: make_run(cell, 1.0))
+
+    assert outcome.loads[0]["verdict"] == "same"
+
+
+def test_a_worse_policy_is_worse(make_cells):
+    outcome = judge(make_cells(8), lambda cell, _, arm: make_run(cell, 1 if arm == STOCK else 2))
+
+    assert outcome.loads[0]["verdict"] == "worse"
+
+
+def test_windows_that_disagree_leave_it_unsure(make_cells):
+    def make(cell, repeat, arm):
+        lucky = cell.window.index % 2 == 0
+        return make_run(cell, 1.0 if arm == STOCK else (0.5 if lucky else 1.8))
+
+    assert judge(make_cells(8), make).loads[0]["verdict"] == "unsure"
+
+
+def test_a_longer_tail_is_told_beside_a_better_mean(make_cells):
+    starving = np.r_[np.full(19, 0.1), 9.0]
+    outcome = judge(
+        make_cells(8), lambda cell, _, arm: make_run(cell, 2.0 if arm == STOCK else starving)
+    )
+
+    [row] = outcome.loads
+    assert row["verdict"] == "better"
+    assert row["reason"].startswith("its tail is longer: p99 TTFT is 4.5 times")
+
+
+@pytest.mark.parametrize(("step_ms", "withheld"), [(10.5, False), (12.0, True), (8.0, True)])
+def test_no_verdict_when_the_machine_was_not_equally_fast(make_cells, step_ms, withheld):
+    outcome = judge(
+        make_cells(8),
+        lambda cell, _, arm: make_run(
+            cell, 2 if arm == STOCK else 1, step_ms=10 if arm == STOCK else step_ms
+        ),
+    )
+
+    [row] = outcome.loads
+    assert row["machine_ratio"] == pytest.approx(step_ms / 10)
+    assert (row["verdict"] == "withheld") == withheld
+    if withheld:
+        assert "did not see the same machine" in row["reason"]
+
+
+def test_larger_batches_are_not_taken_for_a_slower_machine(make_cells):
+    """Where the step-time model says what the work should take, that is the measure."""
+    outcome = judge(
+        make_cells(8),
+        lambda cell, _, arm: make_run(
+            cell,
+            2 if arm == STOCK else 1,
+            step_ms=10 if arm == STOCK else 20,
+            expected_ms=9 if arm == STOCK else 18,
+        ),
+    )
+
+    [row] = outcome.loads
+    assert row["machine_ratio"] == pytest.approx(1.0)
+    assert row["verdict"] == "better"
+
+
+def test_no_verdict_when_nobody_knows_how_fast_the_machine_was(make_cells):
+    outcome = judge(make_cells(8), lambda cell, _, arm: make_run(cell, 1, step_ms=math.nan))
+
+    assert outcome.loads[0]["verdict"] == "withheld"
+    assert "nobody knows" in outcome.loads[0]["reason"]
+
+
+def test_no_verdict_when_the_client_was_late(make_cells):
+    outcome = judge(
+        make_cells(8), lambda cell, _, arm: make_run(cell, 2 if arm == STOCK else 1, late=0.5)
+    )
+
+    assert outcome.loads[0]["verdict"] == "withheld"
+    assert "500 ms at p99" in outcome.loads[0]["reason"]
+
+
+def test_failed_requests_are_listed_and_withhold_the_verdict(make_cells):
+    def make(cell, repeat, arm):
+        failed = arm == "sjf" and repeat == 1 and cell.window.index == 3
+        errors = [(4, "HTTP 500: broken"), (5, "HTTP 500: broken")] if failed else []
+        return make_run(cell, 2 if arm == STOCK else 1, errors=errors)
+
+    outcome = judge(make_cells(8), make)
+
+    [row] = outcome.loads
+    assert (row["verdict"], row["reason"]) == ("withheld", "2 requests failed")
+    # What was measured is there all the same, over the requests that every run served.
+    assert row["num_paired"] == 3 * (8 * 20 - 2)
+    assert row["mean_change"] == pytest.approx(-0.5)
+    assert [(one["window"], one["repeat"], one["row"]) for one in outcome.failures] == [
+        (3, 1, 4),
+        (3, 1, 5),
+    ]
+    assert failure_lines(outcome.failures) == ["sjf: 2 requests: HTTP 500: broken"]
+
+
+def test_a_measurement_that_stopped_half_way_is_judged_as_far_as_it_went(make_cells):
+    cells = make_cells(2)
+    measured = [
+        (Turn(0, 0, STOCK), make_run(cells[0], 2.0)),
+        (Turn(0, 0, "sjf"), make_run(cells[0], 1.0)),
+        (Turn(1, 0, STOCK), make_run(cells[1], 2.0)),
+    ]
+    outcome = judge_runs(measured, cells, "sjf", source="x", margin=0.1, seed=0)
+
+    assert [len(row["arms"]) for row in outcome.runs] == [2, 1]
+    assert outcome.loads[0]["num_windows"] == 1
+
+
+def test_arms_take_turns_in_a_random_order_that_the_seed_decides():
+    turns = plan(4, ["a", "b"], 3, seed=0)
+
+    assert len(set(turns)) == 24
+    assert turns == plan(4, ["a", "b"], 3, seed=0)
+    assert turns != plan(4, ["a", "b"], 3, seed=1)
+    # Each pair of turns is one cell under both arms, and neither arm always goes first.
+    pairs = list(zip(turns[::2], turns[1::2], strict=True))
+    assert all((x.cell, x.repeat) == (y.cell, y.repeat) for x, y in pairs)
+    assert {x.arm for x, _ in pairs} == {"a", "b"}
+
+
+def test_a_server_is_busy_while_any_request_is_there():
+    served = [
+        Served(0, 0, 0.0, 1.0, 2.0, 3),
+        Served(1, 0, 1.0, 2.0, 4.0, 3),
+        Served(2, 9, 9.0, 9.5, 10.0, 3),
+        Served(3, 9, error="refused"),
+    ]
+
+    assert busy_seconds(served) == 5.0

@@ -1,0 +1,288 @@
+"""The simulator against vLLM's own scheduler, step by step, on random traffic and settings.
+
+Each case is drawn, simulated by the compiled kernel with a recording, and simulated by the
+reference engine, which must agree. Then vLLM's scheduler, with the plug-in in front of it where a
+policy orders, is driven through the recorded steps on the recorded clock: it must give the same
+requests the same tokens, admit and preempt the same and leave as many KV blocks free.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import real_scheduler as real
+
+from queuesmith.config import EngineConfig
+from queuesmith.engine import prepare, simulate_reference, simulate_workload
+from queuesmith.engine.agreement import first_difference
+from queuesmith.engine.compile import compile_policy
+from queuesmith.engine.reference import Step
+from queuesmith.engine.step_time import StepTime
+from queuesmith.errors import QueuesmithError
+from queuesmith.policies import get_policy, policy_names
+from queuesmith.traces.block_hashes import BlockHashes
+from queuesmith.traces.trace import Trace
+
+HOOKS = Path(__file__).parents[1] / "engine" / "hooks"
+OWN = Path(__file__).parent / "policies"
+STOCK = ("stock fcfs", "stock priority")
+#: Orders of vLLM's own, every built-in policy, and files in which every hook and field has a say.
+POLICIES = (
+    *STOCK,
+    *policy_names(),
+    *sorted(str(path) for folder in (HOOKS, OWN) for path in folder.glob("*.py")),
+)
+
+#: Powers of two, so that sums of times are exact and both clocks read the same to the last bit.
+STEP_TIME = StepTime(
+    a=2.0**-6, b1=2.0**-13, b2=2.0**-12, t0=16, c=2.0**-12, d=2.0**-20, e=2.0**-23, f=2.0**-8
+)
+
+
+@dataclass
+class Tally:
+    """How much was compared."""
+
+    cases: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    displacements: int = 0
+    admissions: int = 0
+    stopped_early: int = 0
+    cached_tokens: int = 0
+    refused: int = 0
+    by_policy: Counter = field(default_factory=Counter)
+
+
+class Mismatch(AssertionError):
+    """The two schedulers parted; the message says where, and how to draw the case again."""
+
+
+def draw_config(rng):
+    """Draw settings of an engine that is often short of blocks, seats and tokens."""
+    max_model_len = 1100
+    block_size = int(rng.choice([16, 16, 32, 128]))
+    chunked = bool(rng.random() < 0.8)
+    budget = int(rng.choice([128, 512, 2048] if chunked else [1100, 2048]))
+    least_blocks = math.ceil(max_model_len / block_size) + 2
+    max_num_seqs = int(rng.choice([2, 4, 16, 64]))
+    return EngineConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_active_seqs=int(rng.integers(1, max_num_seqs + 1)) if rng.random() < 0.2 else None,
+        max_num_batched_tokens=budget,
+        max_num_scheduled_tokens=int(rng.integers(64, budget + 1))
+        if chunked and rng.random() < 0.2
+        else None,
+        num_gpu_blocks=least_blocks
+        if rng.random() < 0.3
+        else int(rng.integers(least_blocks, max(6000 // block_size, least_blocks + 1))),
+        block_size=block_size,
+        max_model_len=max_model_len,
+        enable_chunked_prefill=chunked,
+        long_prefill_token_threshold=int(rng.choice([0, 0, 100, 40])),
+        long_prefill_token_threshold_adaptive=bool(rng.random() < 0.3),
+        scheduler_reserve_full_isl=bool(rng.random() < 0.67),
+        watermark=float(rng.choice([0.0, 0.0, 0.05, 0.2])),
+        enable_prefix_caching=bool(rng.random() < 0.4),
+    )
+
+
+def draw_trace(rng, num_requests=60):
+    """Draw bursts of short and long requests, with all that a client can tell of them."""
+    arrival_time = np.cumsum(rng.choice([0.0, 0.0, 1 / 64, 3 / 64, 1 / 8], num_requests))
+    prompt_len = np.where(
+        rng.random(num_requests) < 0.3,
+        rng.integers(1, 1050, num_requests),
+        rng.integers(1, 100, num_requests),
+    )
+    whole = rng.random(num_requests) < 0.2  # prompts that end where a block does
+    prompt_len = np.where(whole, -(-prompt_len // 128) * 128, prompt_len)
+    output_len = rng.integers(1, 150, num_requests)
+    early = rng.random(num_requests) < 0.5  # a stop token comes before the client's cap
+    return Trace(
+        arrival_time,
+        prompt_len,
+        output_len,
+        client=rng.integers(-1, 4, num_requests),
+        priority=rng.integers(0, 3, num_requests),
+        max_tokens=np.where(early, output_len + rng.integers(1, 30, num_requests), output_len),
+        deadline=arrival_time + rng.choice([0.25, 1.0, 4.0, np.inf], num_requests),
+        block_hashes=draw_prefixes(rng, prompt_len),
+    )
+
+
+def draw_prefixes(rng, prompt_len):
+    """Let most prompts start with the first blocks of an earlier one."""
+    block_size = int(rng.choice([16, 64]))
+    prompts = []
+    fresh = 0
+    for length in prompt_len.tolist():
+        num_blocks = -(-length // block_size)
+        shared = []
+        if prompts and rng.random() < 0.7:
+            earlier, earlier_len = prompts[rng.integers(len(prompts))]
+            most = min(earlier_len // block_size, length // block_size)
+            shared = earlier[: most if rng.random() < 0.3 else rng.integers(most + 1)]
+        own = list(range(fresh, fresh + num_blocks - len(shared)))
+        fresh += len(own)
+        prompts.append((shared + own, length))
+    blocks = [blocks for blocks, _ in prompts]
+    offsets = np.concatenate([[0], np.cumsum([len(one) for one in blocks])])
+    return BlockHashes(offsets, np.concatenate(blocks), block_size)
+
+
+def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
+    """Compare one case; return nothing, or raise `Mismatch`.
+
+    Parameters
+    ----------
+    seed : int
+    name : str
+        One of `POLICIES`.
+    tally : Tally
+        Is added to.
+    reference : callable
+        The reference engine. One that is not the package's own is followed instead of the kernel.
+    **settings
+        Of the engine, instead of those drawn.
+    """
+    rng = np.random.default_rng(seed)
+    config, trace = draw_config(rng), draw_trace(rng)
+    predicted = rng.choice([1.0, 4.0, 30.0, 100.0, np.nan], len(trace))
+    policy = get_policy({"stock fcfs": "fcfs", "stock priority": "priority"}.get(name, name))
+    if name == "stock priority":
+        config = replace(config, scheduling_policy="priority")
+    try:
+        config = _comparable(replace(config, **settings).override(policy.engine))
+        workload = prepare(trace, config, predicted)
+        result = None
+        if reference is simulate_reference:
+            compiled = compile_policy(policy)
+            result = simulate_workload(workload, compiled, config, STEP_TIME, record=True)
+    except QueuesmithError:  # settings at odds, nothing fits, victims that throw each other out
+        tally.refused += 1
+        return
+    where = f"policy {name!r}, seed {seed}: run_case({seed}, {name!r}, Tally())"
+    # A wrong rule may leave the engine standing for ever.
+    horizon = math.inf if reference is simulate_reference else 200.0
+    engine = reference(workload, policy, config, STEP_TIME, horizon=horizon)
+    steps = engine.steps
+    if result is not None:
+        if difference := first_difference(result, engine):
+            raise Mismatch(f"{where}: kernel and reference: {difference}")
+        steps = list(recorded_steps(result.recording))
+    scheduler = real.make_scheduler(
+        config, None if name in STOCK else policy, prefix_caching=config.enable_prefix_caching
+    )
+    follow(where, scheduler, workload, policy, steps, tally)
+    tally.cases += 1
+    tally.by_policy[Path(name).stem] += len(steps)
+    tally.cached_tokens += engine.num_cached_tokens
+    tally.stopped_early += int((workload.output_len < workload.max_tokens).sum())
+
+
+def _comparable(config):
+    """Leave out what the simulator does otherwise than vLLM, both around a lowered token budget.
+
+    vLLM shares out `max_num_batched_tokens` among requests and never schedules more of them than
+    that; the simulator knows only the lower of the two as its budget, if it is set.
+    """
+    if config.max_num_scheduled_tokens is None:
+        return config
+    lower = min(config.max_num_scheduled_tokens, config.max_num_batched_tokens)
+    return replace(
+        config, max_num_scheduled_tokens=lower, long_prefill_token_threshold_adaptive=False
+    )
+
+
+def recorded_steps(recording):
+    """Take the kernel's recording apart into steps as the reference engine keeps them."""
+    entry = preemption = 0
+    for row in recording.steps:
+        tokens = dict(recording.tokens[entry : row.end_entry].tolist())
+        preempted = recording.preemptions[preemption : row.end_preemption].tolist()
+        entry, preemption = row.end_entry, row.end_preemption
+        yield Step(float(row.start), float(row.duration), tokens, preempted, row.num_free_blocks)
+
+
+def follow(where, scheduler, workload, policy, steps, tally):
+    """Drive vLLM's scheduler through the steps of a simulator."""
+    clock = [0.0]
+    scheduler.policy_clock = lambda: clock[0]
+    caching = scheduler.kv_cache_manager.enable_caching
+    requests = _requests(workload, policy, scheduler.block_size if caching else 0)
+    output_len = workload.output_len.tolist()
+    running = set()
+    arrived = 0
+
+    def token(request_id, place):
+        row = int(request_id)
+        # No two requests say the same, so that no output is in the cache but one's own.
+        return real.STOP_TOKEN if place == output_len[row] - 1 else -1 - 1000 * row - place
+
+    for number, step in enumerate(steps):
+        clock[0] = step.start
+        while arrived < len(requests) and requests[arrived].arrival_time <= clock[0]:
+            scheduler.add_request(requests[arrived])
+            arrived += 1
+        output = scheduler.schedule()
+        running.difference_update(step.preempted)
+        admitted = step.tokens.keys() - running
+        running |= admitted
+        new = [request.req_id for request in output.scheduled_new_reqs]
+        new += output.scheduled_cached_reqs.resumed_req_ids
+        free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        for what, ours, theirs in (
+            ("tokens", step.tokens, {int(k): n for k, n in output.num_scheduled_tokens.items()}),
+            ("preempted", sorted(step.preempted), sorted(map(int, output.preempted_req_ids or ()))),
+            ("admitted", sorted(admitted), sorted(map(int, new))),
+            ("free KV blocks", step.num_free_blocks, free),
+        ):
+            if ours != theirs:
+                raise Mismatch(f"{where}, step {number}: {what}: simulator {ours}, vLLM {theirs}")
+        monitor = getattr(scheduler, "policy_monitor", None)
+        if monitor is not None and monitor.faults:
+            raise Mismatch(f"{where}, step {number}: faults {dict(monitor.faults)}")
+        model_output = real.run_model(scheduler, output, token)
+        clock[0] = step.start + step.duration
+        scheduler.update_from_output(output, model_output)
+        running &= {int(request.request_id) for request in scheduler.running}
+        tally.steps += 1
+        tally.preemptions += len(step.preempted)
+        tally.displacements += len(getattr(scheduler, "policy_displaced", ()))
+        tally.admissions += len(admitted)
+    if scheduler.has_unfinished_requests() or arrived < len(requests):
+        raise Mismatch(f"{where}: the simulator has ended and vLLM has not")
+
+
+def _requests(workload, policy, hash_blocks):
+    """Turn a workload into vLLM's requests; what a policy may know comes as ``vllm_xargs``."""
+    trace = workload.trace
+    known = workload.output_len if policy.oracle else workload.predicted_output_tokens
+    requests = []
+    size = trace.block_hashes.block_size
+    for row in range(len(trace)):
+        place = np.arange(trace.prompt_len[row])
+        prompt = 1_000_000 + trace.block_hashes[row][place // size] * size + place % size
+        arrival_time = float(trace.arrival_time[row])
+        xargs = {
+            "predicted_output_tokens": float(known[row]),
+            "time_to_deadline": float(trace.deadline[row]) - arrival_time,
+            "priority": int(trace.priority[row]),
+        }
+        if trace.client[row] >= 0:
+            xargs["client"] = f"client {trace.client[row]}"
+        requests.append(
+            real.make_request(
+                f"{row:05d}",
+                prompt.tolist(),
+                int(workload.max_tokens[row]),
+                arrival_time=arrival_time,
+                priority=int(trace.priority[row]),
+                xargs=xargs,
+                hash_blocks=hash_blocks,
+            )
+        )
+    return requests

@@ -1,0 +1,622 @@
+"""What keeps a server safe from a policy: each rule holds, and without it something breaks."""
+
+import dataclasses
+import logging
+import math
+import subprocess
+import sys
+import types
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("vllm.v1.core.sched.scheduler", reason="vLLM is not installed here")
+
+import numpy as np
+import real_scheduler as real
+from runner_mirror import RunnerMirror
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.request import RequestStatus
+
+import queuesmith.deploy.decide
+import queuesmith.deploy.plugin
+import queuesmith.deploy.scheduler
+from queuesmith.config import EngineConfig
+from queuesmith.deploy.options import PluginOptions
+from queuesmith.deploy.plugin import check_deployable
+from queuesmith.errors import ConfigError, PolicyError
+from queuesmith.policies import get_policy
+from queuesmith.policies.policy import load_text
+
+pytestmark = pytest.mark.vllm
+
+DECIDE, SCHEDULER = queuesmith.deploy.decide, queuesmith.deploy.scheduler
+
+FCFS = "def waiting_key(request, engine):\n    return request.arrival_time\n"
+LCFS = (
+    "PREEMPTIVE = True\n\n\ndef waiting_key(request, engine):\n    return -request.arrival_time\n"
+)
+
+
+def policy(*parts):
+    return load_text("written", "\n\n".join(parts), Path("written.py"))
+
+
+def hook(name, expression):
+    return f"def {name}(request, engine):\n    return {expression}\n"
+
+
+def make(source, *, max_wait=math.inf, async_scheduling=False, **settings):
+    """Make a scheduler for 2 running requests under a policy, with a clock that the test turns."""
+    options = PluginOptions("-", max_wait=max_wait, time_limit=math.inf, max_faults=3)
+    config = EngineConfig(
+        **{
+            "max_num_seqs": 2,
+            "max_num_batched_tokens": 256,
+            "num_gpu_blocks": 200,
+            "block_size": 16,
+            "max_model_len": 1024,
+            **settings,
+        }
+    )
+    scheduler = real.make_scheduler(
+        config, policy(source), options, async_scheduling=async_scheduling
+    )
+    scheduler.now = 100.0
+    scheduler.policy_clock = lambda: scheduler.now
+    return scheduler
+
+
+def add(scheduler, name, prompt_len=50, max_tokens=20, arrival_time=0.0, **options):
+    request = real.make_request(
+        name, [5] * prompt_len, max_tokens, arrival_time=arrival_time, **options
+    )
+    scheduler.add_request(request)
+    return request
+
+
+def names(requests):
+    return [request.request_id for request in requests]
+
+
+# Rules: each is a situation that goes well, and that a change to the plug-in's text would spoil.
+
+
+def held_requests_keep_their_seat():
+    scheduler = make(FCFS + hook("hold", "request.arrival_time == 0 and engine.num_waiting > 0"))
+    for row in range(4):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+
+    while scheduler.has_unfinished_requests():
+        real.step(scheduler)
+        assert len(scheduler.running) <= 2
+
+
+def requests_set_aside_are_counted():
+    source = FCFS + hook("admit", "request.arrival_time == 0")
+    scheduler = make(source, long_prefill_token_threshold=40)
+    add(scheduler, "alone", prompt_len=200, arrival_time=0.0)
+    add(scheduler, "set aside", arrival_time=1.0)
+
+    assert real.step(scheduler).num_scheduled_tokens == {"alone": 40}
+
+
+def the_displaced_are_not_admitted_in_the_same_step():
+    scheduler = make(LCFS, max_num_seqs=1)
+    add(scheduler, "old")
+    real.step(scheduler)
+    real.step(scheduler)
+    add(scheduler, "too large", prompt_len=900, arrival_time=1.0)
+    scheduler.kv_cache_manager.block_pool.get_num_free_blocks = lambda: 5
+
+    output = scheduler.schedule()
+
+    assert output.preempted_req_ids == {"old"}
+    assert output.num_scheduled_tokens == {}
+    assert names(scheduler.waiting) == ["old", "too large"]
+
+
+def somebody_stays_when_all_are_held():
+    scheduler = make(FCFS + hook("hold", "True"))
+    for row in range(3):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+
+    assert real.drain(scheduler, most_steps=200) < 200
+
+
+def somebody_is_admitted_when_nothing_runs():
+    scheduler = make(FCFS + hook("admit", "False"))
+    add(scheduler, "a")
+
+    assert real.drain(scheduler, most_steps=50) < 50
+
+
+def a_paused_server_displaces_nobody():
+    scheduler = make(LCFS)
+    for row in range(2):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    for _ in range(3):
+        real.step(scheduler)
+    add(scheduler, "new", arrival_time=9.0)
+    scheduler.set_pause_state(PauseState.PAUSED_ALL)
+
+    assert not scheduler.schedule().preempted_req_ids
+
+
+def nobody_is_displaced_for_a_request_that_is_not_ready():
+    scheduler = make(LCFS)
+    for row in range(2):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    for _ in range(3):
+        real.step(scheduler)
+    request = real.make_request("grammar", [5] * 50, 20, arrival_time=9.0)
+    request.structured_output_request = SimpleNamespace(grammar=None)
+    request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    scheduler.add_request(request)
+
+    assert not scheduler.schedule().preempted_req_ids
+
+
+def nobody_is_displaced_before_a_token():
+    source = "PREEMPTIVE = True\n\n" + hook("waiting_key", "request.num_computed_tokens")
+    scheduler = make(source, max_num_seqs=1, max_num_batched_tokens=64)
+    for row in range(3):
+        add(scheduler, f"r{row}", prompt_len=200, arrival_time=float(row))
+
+    assert real.drain(scheduler, most_steps=1000) < 1000
+
+
+def nobody_is_displaced_while_others_hold_kv_outside():
+    scheduler = make(LCFS)
+    for row in range(2):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    for _ in range(3):
+        real.step(scheduler)
+    loading = real.make_request("loading", [5] * 50, 20, arrival_time=3.0)
+    loading.status = RequestStatus.WAITING_FOR_REMOTE_KVS
+    scheduler.add_request(loading)
+    add(scheduler, "new", arrival_time=9.0)
+
+    assert not scheduler.schedule().preempted_req_ids
+
+
+def nobody_is_displaced_whose_blocks_are_still_written():
+    scheduler = make(LCFS)
+    for row in range(2):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    for _ in range(3):
+        real.step(scheduler)
+    add(scheduler, "new", arrival_time=9.0)
+    scheduler._request_blocks_can_be_freed = lambda request: False
+
+    assert not scheduler.schedule().preempted_req_ids
+
+
+def nobody_is_displaced_whose_last_token_is_on_its_way():
+    scheduler = make(LCFS, async_scheduling=True, max_num_seqs=1)
+    add(scheduler, "ending", max_tokens=2)
+    first = scheduler.schedule()
+    first_out = real.run_model(scheduler, first)
+    second = scheduler.schedule()  # computes the last token
+    real.run_model(scheduler, second)
+    scheduler.update_from_output(first, first_out)
+    add(scheduler, "new", arrival_time=9.0)
+
+    assert not scheduler.schedule().preempted_req_ids
+
+
+def whoever_has_waited_too_long_goes_first():
+    source = hook("waiting_key", "-request.arrival_time") + "\n" + hook("admit", "False")
+    scheduler = make(source, max_wait=10.0, max_num_seqs=1)
+    add(scheduler, "long ago", arrival_time=80.0)
+    add(scheduler, "now", arrival_time=99.0)
+
+    real.step(scheduler)
+
+    assert names(scheduler.running) == ["long ago"]
+
+
+def whoever_has_waited_too_long_is_admissible():
+    source = FCFS + hook("admit", "request.arrival_time > 90.0")
+    scheduler = make(source, max_wait=10.0)
+    add(scheduler, "long ago", arrival_time=80.0)
+    add(scheduler, "now", arrival_time=99.0)
+
+    assert set(real.step(scheduler).num_scheduled_tokens) == {"long ago", "now"}
+
+
+def whoever_has_had_no_token_for_long_is_not_held():
+    source = FCFS + hook("hold", "request.arrival_time == 99.0")
+    scheduler = make(source, max_wait=10.0)
+    add(scheduler, "held", arrival_time=99.0, max_tokens=500)
+    add(scheduler, "other", arrival_time=99.5, max_tokens=500)
+    real.step(scheduler)
+    assert set(real.step(scheduler).num_scheduled_tokens) == {"other"}
+
+    scheduler.now += 11.0
+
+    assert set(real.step(scheduler).num_scheduled_tokens) == {"other", "held"}
+
+
+def whoever_has_had_no_token_for_long_is_no_victim():
+    source = FCFS + hook("victim_key", "-request.arrival_time")  # the oldest is the victim
+    scheduler = make(source, max_wait=10.0, num_gpu_blocks=67, max_num_batched_tokens=2048)
+    add(scheduler, "old", prompt_len=512, arrival_time=99.0, max_tokens=400)
+    add(scheduler, "new", prompt_len=528, arrival_time=99.5, max_tokens=400)
+    real.step(scheduler)
+    old = next(one for one in scheduler.running if one.request_id == "old")
+    preempted = set()
+    while not preempted:
+        # As if it had been left without tokens, by whatever.
+        old.queuesmith_row.last_token_ts = scheduler.now - 11.0
+        preempted = real.step(scheduler).preempted_req_ids or set()
+
+    assert preempted == {"new"}
+
+
+RULES = {
+    held_requests_keep_their_seat: [
+        (SCHEDULER, "self.max_num_active_reqs = seats - len(choice.held)", "pass"),
+    ],
+    requests_set_aside_are_counted: [
+        (SCHEDULER, "waiting + self._policy_aside_waiting", "waiting"),
+    ],
+    the_displaced_are_not_admitted_in_the_same_step: [
+        (
+            SCHEDULER,
+            "self.waiting.extend([base[place] for place in choice.order])",
+            "self.waiting.extend(self.policy_displaced + [base[place] for place in choice.order])",
+        ),
+        (SCHEDULER, "left.update(self.policy_displaced)", "pass"),
+    ],
+    somebody_stays_when_all_are_held: [
+        (DECIDE, "return held if len(held) < len(running) else set()", "return held"),
+    ],
+    somebody_is_admitted_when_nothing_runs: [
+        (DECIDE, "if anybody_runs or any(admissible):", "if True:"),
+    ],
+    a_paused_server_displaces_nobody: [
+        (SCHEDULER, "if self._pause_state != self._policy_unpaused:", "if False:"),
+    ],
+    nobody_is_displaced_for_a_request_that_is_not_ready: [
+        (DECIDE, "if is_ready(waiting[place])", ""),
+    ],
+    nobody_is_displaced_before_a_token: [
+        (DECIDE, "if row.num_output_tokens > row.output_at_admission", "if True"),
+    ],
+    nobody_is_displaced_while_others_hold_kv_outside: [
+        (SCHEDULER, "may_displace=not self.kv_holding_waiting", "may_displace=True"),
+    ],
+    nobody_is_displaced_whose_blocks_are_still_written: [
+        (SCHEDULER, "if not self._request_blocks_can_be_freed(request):", "if False:"),
+    ],
+    nobody_is_displaced_whose_last_token_is_on_its_way: [
+        (SCHEDULER, "return not (in_flight > 0 and", "return True or not (in_flight > 0 and"),
+    ],
+    whoever_has_waited_too_long_goes_first: [
+        (DECIDE, "if now - waiting[0].arrival_time > max_wait:", "if False:"),
+    ],
+    whoever_has_waited_too_long_is_admissible: [
+        (DECIDE, "bool(yes) or place in overdue", "bool(yes)"),
+    ],
+    whoever_has_had_no_token_for_long_is_not_held: [
+        (DECIDE, "if hold and not is_overdue(row, now, max_wait)", "if hold"),
+    ],
+    whoever_has_had_no_token_for_long_is_no_victim: [
+        (DECIDE, "-math.inf if is_overdue(row, now, max_wait) else key", "key"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule):
+    rule()
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [(rule, change) for rule, changes in RULES.items() for change in changes],
+    ids=lambda value: getattr(value, "__name__", "without it"),
+)
+def test_the_rule_is_needed(rule, change, monkeypatch):
+    module, right, wrong = change
+    source = Path(module.__file__).read_text()
+    assert source.count(right) == 1, f"the rule is written otherwise now; look for {right!r}"
+    spoilt = types.ModuleType("spoilt")
+    monkeypatch.setitem(sys.modules, "spoilt", spoilt)
+    exec(compile(source.replace(right, wrong), "spoilt", "exec"), spoilt.__dict__)
+    if module is DECIDE:
+        monkeypatch.setattr(SCHEDULER, "decide", spoilt.decide)
+    else:
+        monkeypatch.setattr(queuesmith.deploy.plugin, "PolicyMixin", spoilt.PolicyMixin)
+
+    with pytest.raises((AssertionError, RuntimeError, KeyError)):
+        rule()
+
+
+# Faults.
+
+
+@pytest.fixture
+def log(caplog):
+    """What the plug-in logs, whatever vLLM has done to its loggers."""
+    logger = logging.getLogger("vllm.queuesmith")
+    before = logger.propagate
+    logger.propagate = False
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+    logger.propagate = before
+
+
+def test_a_fault_costs_one_step_its_order_and_nothing_else(log):
+    source = hook("waiting_key", "1 / (request.num_prompt_tokens - 60)") + hook(
+        "hold", "engine.now == 100.0"
+    )
+    scheduler = make(source)
+    add(scheduler, "first", prompt_len=60)
+    add(scheduler, "second", prompt_len=50, arrival_time=1.0)
+    add(scheduler, "third", prompt_len=50, arrival_time=2.0)
+
+    first = scheduler.schedule()
+
+    assert list(first.num_scheduled_tokens) == ["first", "second"]
+    assert names(scheduler.waiting) == ["third"]
+    assert scheduler.max_num_active_reqs == 2
+    assert dict(scheduler.policy_monitor.faults) == {"waiting_key: ZeroDivisionError": 1}
+    assert "this step runs first come, first served" in log.text
+
+
+def test_faults_are_logged_once_and_then_the_policy_is_off(log):
+    scheduler = make(hook("waiting_key", "1 / 0.0 * request.priority"), max_num_seqs=1)
+    for row in range(3):
+        add(scheduler, f"r{row}", arrival_time=float(row), max_tokens=2)
+
+    real.drain(scheduler)
+
+    monitor = scheduler.policy_monitor
+    assert not monitor.on
+    assert monitor.faults.total() == 3
+    errors = [record.getMessage() for record in log.records if record.levelname == "ERROR"]
+    assert len(errors) == 2
+    assert "failed in waiting_key: ZeroDivisionError" in errors[0]
+    assert "is switched off after 3 fault(s)" in errors[1]
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [("None", "TypeError"), ("2 ** 5000", "OverflowError")],
+)
+def test_an_answer_that_is_no_number_is_a_fault(expression, kind):
+    scheduler = make(FCFS)
+    scheduler._policy = dataclasses.replace(
+        policy(FCFS), waiting_key=lambda request, engine: eval(expression)
+    )
+    add(scheduler, "a")
+    real.step(scheduler)
+
+    assert dict(scheduler.policy_monitor.faults) == {f"waiting_key: returned no number ({kind})": 1}
+
+
+def test_a_slow_policy_is_a_fault():
+    body = "def waiting_key(request, engine):\n    total = 0.0\n    for step in range(5000):\n"
+    body += "        total += step\n    return total\n"
+    scheduler = make(body)
+    scheduler._policy_options = PluginOptions("-", time_limit=0.001)
+    for row in range(200):
+        add(scheduler, f"r{row}", arrival_time=99.0)
+    real.step(scheduler)
+
+    assert dict(scheduler.policy_monitor.faults) == {"waiting_key: too slow": 1}
+    assert names(scheduler.running) == ["r0", "r1"]
+
+
+def test_a_fault_of_the_plug_in_itself_switches_it_off_and_the_server_goes_on():
+    scheduler = make(LCFS)
+    add(scheduler, "a")
+    scheduler._policy_tracker.arrive = lambda request: 1 / 0
+    add(scheduler, "b", arrival_time=1.0)
+    add(scheduler, "c", arrival_time=2.0)
+    real.drain(scheduler)
+
+    assert not scheduler.policy_monitor.on
+    assert dict(scheduler.policy_monitor.faults) == {"rows: ZeroDivisionError": 1}
+
+
+def test_nobody_is_lost_when_vllm_itself_fails(monkeypatch):
+    source = hook("waiting_key", "-request.arrival_time") + hook(
+        "admit", "request.arrival_time < 3"
+    )
+    scheduler = make(source + hook("hold", "request.arrival_time == 0"))
+    for row in range(2):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    real.step(scheduler)
+    for row in range(2, 5):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    running = set(names(scheduler.running))
+
+    def fail(*arguments):
+        raise RuntimeError("out of luck")
+
+    scheduler.max_num_active_reqs = 3
+    monkeypatch.setattr(scheduler.kv_cache_manager, "new_step_starts", fail)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        scheduler.schedule()
+
+    assert set(names(scheduler.running)) == running
+    assert names(scheduler.waiting) == ["r2", "r3", "r4"]
+    assert scheduler.max_num_active_reqs == 3
+
+
+# Whole runs.
+
+
+def random_run(scheduler, seed, *, aborts=True, mirror=None, async_scheduling=False):
+    """Serve 60 random requests; return the tokens that each got, and those of each step."""
+    rng = np.random.default_rng(seed)
+    pending = [
+        (int(step), f"r{row:03d}", int(rng.integers(1, 300)), int(rng.integers(1, 60)))
+        for row, step in enumerate(np.sort(rng.integers(0, 120, 60)))
+    ]
+    given, outputs, in_flight = {}, [], []
+    step = 0
+    while pending or in_flight or scheduler.has_unfinished_requests():
+        scheduler.now = 100.0 + step / 64
+        while pending and pending[0][0] <= step:
+            _, name, prompt_len, max_tokens = pending.pop(0)
+            add(scheduler, name, prompt_len, max_tokens, arrival_time=scheduler.now)
+        if aborts and rng.random() < 0.1 and scheduler.requests:
+            victim = str(rng.choice(sorted(scheduler.requests)))
+            scheduler.finish_requests(victim, RequestStatus.FINISHED_ABORTED)
+        known = [*names(scheduler.running), *names(scheduler.waiting)]
+        assert sorted(known) == sorted(scheduler.requests)
+        step += 1
+        assert step < 20_000
+        if scheduler.has_unfinished_requests():
+            output = scheduler.schedule()
+            if mirror:
+                mirror.step(output, scheduler)
+            in_flight.append((output, real.run_model(scheduler, output)))
+            outputs.append(dict(output.num_scheduled_tokens))
+            if async_scheduling and len(in_flight) < 2 and scheduler.has_unfinished_requests():
+                continue
+        if in_flight:
+            output, model_output = in_flight.pop(0)
+            for engine_outputs in scheduler.update_from_output(output, model_output).values():
+                for one in engine_outputs.outputs:
+                    given[one.request_id] = given.get(one.request_id, 0) + len(one.new_token_ids)
+    return given, outputs
+
+
+ALL_HOOKS = get_policy(
+    Path(__file__).parents[1] / "engine" / "hooks" / "all_hooks.py"
+).source  # every hook at once
+SMALL = {"max_num_seqs": 6, "num_gpu_blocks": 70, "max_num_batched_tokens": 128}
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_model_runner_could_follow_every_step(seed, async_scheduling):
+    """Also with requests that are aborted while they wait, run or are held."""
+    scheduler = make(ALL_HOOKS, async_scheduling=async_scheduling, **SMALL)
+    mirror = RunnerMirror(6, async_scheduling)
+
+    random_run(scheduler, seed, mirror=mirror, async_scheduling=async_scheduling)
+
+    assert scheduler.policy_monitor.on
+    assert not scheduler.policy_monitor.faults
+    assert scheduler.policy_monitor.totals["displaced"] > 0
+    assert scheduler.policy_monitor.totals["held"] > 0
+    tracker = scheduler._policy_tracker
+    assert not tracker._rows
+    assert not tracker.prefilling
+    assert not tracker._unsettled
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
+def test_fcfs_through_the_plug_in_is_vllm_as_it_is(async_scheduling):
+    for seed in range(4):
+        plain = make(FCFS, async_scheduling=async_scheduling, **SMALL)
+        plain.policy_monitor = None
+        ordered = make(FCFS, async_scheduling=async_scheduling, **SMALL)
+
+        assert random_run(ordered, seed, async_scheduling=async_scheduling) == random_run(
+            plain, seed, async_scheduling=async_scheduling
+        )
+
+
+def test_shadow_mode_orders_nothing_and_records_what_would_have_been(tmp_path):
+    record = tmp_path / "decisions.jsonl"
+    plain = make(FCFS, **SMALL)
+    plain.policy_monitor = None
+    shadow = make(FCFS, **SMALL)
+    options = PluginOptions("-", shadow=True, record=str(record), time_limit=math.inf)
+    shadow.attach_policy(policy(ALL_HOOKS), options)
+
+    assert random_run(shadow, 1) == random_run(plain, 1)
+    shadow.policy_monitor.close()
+    totals = shadow.policy_monitor.totals
+    assert totals["reorderings"] > 10
+    assert totals["held"] > 10
+    lines = record.read_text().splitlines()
+    assert len(lines) == totals["reorderings"]
+    assert '"fcfs": ["r' in lines[-1] or '"held": ["r' in lines[-1]
+
+
+# What a client can say, and what an operator can set.
+
+
+def test_what_clients_send_reaches_the_policy():
+    scheduler = make(FCFS)
+    xargs = {
+        "predicted_output_tokens": 12,
+        "time_to_deadline": 2.5,
+        "client": "team a",
+        "priority": -3,
+        "max_tokens": 7,
+    }
+    row = add(scheduler, "a", arrival_time=3.0, xargs=xargs).queuesmith_row
+
+    assert (row.predicted_output_tokens, row.deadline, row.client) == (12.0, 5.5, "team a")
+    assert (row.priority, row.max_tokens) == (-3, 7)
+
+
+@pytest.mark.parametrize("nonsense", ["x", [1, 2], "nan", 1e300, None, {}, True])
+def test_what_clients_send_wrongly_is_as_good_as_not_sent(nonsense):
+    scheduler = make(FCFS)
+    names_ = ("predicted_output_tokens", "time_to_deadline", "client", "priority", "max_tokens")
+    request = add(scheduler, "a", xargs=dict.fromkeys(names_, nonsense))
+    real.drain(scheduler)
+
+    assert scheduler.policy_monitor.on
+    assert request.num_output_tokens == 20
+
+
+def configuration(**changes):
+    settings = {"policy": "fcfs", "async_scheduling": False, "max_num_scheduled_tokens": None}
+    return SimpleNamespace(
+        scheduler_config=SimpleNamespace(**settings | changes.pop("scheduling", {})),
+        cache_config=SimpleNamespace(),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=changes.pop("pipeline_parallel_size", 1)
+        ),
+        **{"kv_transfer_config": None, "speculative_config": None, **changes},
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error"),
+    [
+        ("srpt_oracle", {}, "true output length"),
+        ("sjf", {"scheduling": {"policy": "priority"}}, "--scheduling-policy priority"),
+        ("sarathi", {}, "add --max-num-scheduled-tokens 512"),
+        ("las", {"kv_transfer_config": object()}, "KV connectors"),
+        ("las", {"pipeline_parallel_size": 2}, "pipeline parallelism"),
+        (
+            "slai",
+            {"scheduling": {"async_scheduling": True}, "speculative_config": object()},
+            "--no-async-scheduling",
+        ),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_at_the_start(name, changes, error):
+    with pytest.raises((ConfigError, PolicyError), match=error):
+        check_deployable(get_policy(name), configuration(**changes))
+
+
+def test_what_can_be_deployed_is_not_refused():
+    check_deployable(get_policy("sjf"), configuration(kv_transfer_config=object()))
+    check_deployable(
+        get_policy("sarathi"), configuration(scheduling={"max_num_scheduled_tokens": 512})
+    )
+
+
+def test_the_server_never_imports_numba_or_the_simulator():
+    code = (
+        "import sys, queuesmith.deploy.plugin as p\n"
+        "p.get_policy('sjf')\n"
+        "heavy = {'numba', 'scipy', 'pyarrow', 'queuesmith.engine', 'queuesmith.traces'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
