@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,145 +15,70 @@ import pytest
 
 pytest.importorskip("vllm.v1.core.sched.scheduler", reason="vLLM is not installed here")
 
-import numpy as np
-import real_scheduler  # noqa: F401 - sets vLLM's environment before it is imported
 from tiny_model import write_tiny_model
-from vllm.v1.engine.llm_engine import LLMEngine
-from vllm.v1.executor.abstract import Executor
 
-from vllm import EngineArgs, SamplingParams
+pytestmark = pytest.mark.vllm
 
-# What vLLM and torch warn about is theirs to mend.
-pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
-
-HOOKS = Path(__file__).parents[1] / "engine" / "hooks"
-NUM_REQUESTS = 18
-PLUGIN = "queuesmith.deploy.plugin.make_scheduler"
+HOOKS = str(Path(__file__).parents[1] / "engine" / "hooks" / "all_hooks.py")
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 2,
+}
+ARMS = {
+    "as it is": {},
+    "an order": {"policy": "sjf"},
+    "every hook": {"policy": HOOKS},
+    "every hook, caching, async": {
+        "policy": HOOKS,
+        "enable_prefix_caching": True,
+        "async_scheduling": True,
+    },
+    "every hook, speculation": {"policy": HOOKS, "speculative_config": NGRAM},
+}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return str(write_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
-
-
-def requests():
-    """Draw prompts, half of them with a start in common, and output lengths."""
-    rng = np.random.default_rng(3)
-    shared = rng.integers(10, 3900, 96).tolist()
-    drawn = []
-    for row in range(NUM_REQUESTS):
-        own = rng.integers(10, 3900, int(rng.integers(5, 150))).tolist()
-        start = shared[: int(rng.integers(32, 97))] if row % 2 else []
-        drawn.append((row // 3, start + own, int(rng.integers(8, 40))))
-    return drawn
-
-
-def serve(model, monkeypatch, policy=None, *, async_scheduling=False, **settings):
-    """Serve the requests in this process; return their tokens, the scheduler, the drafts tried."""
-    if policy is not None:
-        monkeypatch.setenv("QUEUESMITH_POLICY", str(policy))
-        monkeypatch.setenv("QUEUESMITH_MAX_WAIT", "inf")
-        monkeypatch.setenv("QUEUESMITH_TIME_LIMIT", "inf")
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    arguments = EngineArgs(
-        model,
-        dtype="float32",
-        seed=0,
-        enforce_eager=True,
-        skip_tokenizer_init=True,
-        max_num_seqs=6,
-        max_num_batched_tokens=128,
-        block_size=32,
-        max_model_len=512,
-        num_gpu_blocks_override=24,
-        **{"enable_prefix_caching": False, **settings},
-        **({} if policy is None else {"scheduler_cls": PLUGIN}),
-    )
-    config = arguments.create_engine_config()
-    config.scheduler_config.async_scheduling = async_scheduling
-    engine = LLMEngine(
-        vllm_config=config,
-        executor_class=Executor.get_class(config),
-        log_stats=False,
-        multiprocess_mode=False,
-    )
-    scheduler = engine.engine_core.engine_core.scheduler
-    schedule, num_drafts = scheduler.schedule, 0
-
-    def counted(*arguments):
-        nonlocal num_drafts
-        output = schedule(*arguments)
-        num_drafts += sum(map(len, output.scheduled_spec_decode_tokens.values()))
-        return output
-
-    scheduler.schedule = counted
-    tokens, pending, step = {}, requests(), 0
-    while pending or engine.has_unfinished_requests():
-        while pending and pending[0][0] <= step:
-            _, prompt, max_tokens = pending.pop(0)
-            engine.add_request(
-                str(NUM_REQUESTS - len(pending)),
-                {"prompt_token_ids": prompt},
-                SamplingParams(
-                    max_tokens=max_tokens, ignore_eos=True, temperature=0.0, detokenize=False
-                ),
-            )
-        step += 1
-        for output in engine.step():
-            if output.finished:
-                # vLLM makes ids unique by something random after a dash.
-                name = output.request_id.partition("-")[0]
-                tokens[name] = list(output.outputs[0].token_ids)
-    engine.engine_core.shutdown()
-    return tokens, scheduler, num_drafts
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what torch and its friends warn about is theirs to mend
+        return str(write_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
 
 
 @pytest.fixture(scope="module")
-def stock(model):
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        tokens, _, _ = serve(model, monkeypatch)
-    assert len(tokens) == NUM_REQUESTS
-    assert len({tuple(one[:8]) for one in tokens.values()}) > NUM_REQUESTS // 2
-    return tokens
-
-
-NGRAM = {
-    "speculative_config": {
-        "method": "ngram",
-        "num_speculative_tokens": 3,
-        "prompt_lookup_min": 1,
-        "prompt_lookup_max": 2,
-    }
-}
-
-
-@pytest.mark.parametrize(
-    ("policy", "settings"),
-    [
-        ("sjf", {}),
-        (HOOKS / "all_hooks.py", {}),
-        (HOOKS / "all_hooks.py", {"enable_prefix_caching": True, "async_scheduling": True}),
-        (HOOKS / "all_hooks.py", NGRAM),
-    ],
-    ids=["order", "every hook", "every hook, caching, async", "every hook, n-gram speculation"],
-)
-def test_every_request_gets_the_tokens_it_gets_from_vllm_as_it_is(
-    model, stock, policy, settings, monkeypatch
-):
-    tokens, scheduler, num_drafts = serve(model, monkeypatch, policy, **settings)
-
-    monitor = scheduler.policy_monitor
-    asynchronous = settings.get("async_scheduling", False)
-    assert type(scheduler).__name__ == (
-        "PolicyAsyncScheduler" if asynchronous else "PolicyScheduler"
+def served(model):
+    """The same requests, served in every way."""
+    script = Path(__file__).with_name("engine_arms.py")
+    ran = subprocess.run(
+        [sys.executable, script, model, json.dumps(ARMS)], capture_output=True, text=True
     )
-    assert (num_drafts > 0) == ("speculative_config" in settings)
-    assert monitor.on
-    assert not monitor.faults
-    assert monitor.totals["reorderings"] > 5
-    if policy != "sjf":
-        assert monitor.totals["displaced"] > 2
-    assert tokens == stock
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_the_output_depends_on_the_whole_context(served):
+    """Or equal tokens would prove nothing."""
+    tokens = served["as it is"]["tokens"]
+
+    assert len(tokens) == 18
+    assert len({tuple(one[:8]) for one in tokens.values()}) > 12
+
+
+@pytest.mark.parametrize("arm", [arm for arm in ARMS if arm != "as it is"])
+def test_every_request_gets_the_tokens_it_gets_from_vllm_as_it_is(served, arm):
+    run, settings = served[arm], ARMS[arm]
+
+    asynchronous = settings.get("async_scheduling", False)
+    assert run["scheduler"] == ("PolicyAsyncScheduler" if asynchronous else "PolicyScheduler")
+    assert (run["num_drafts"] > 0) == ("speculative_config" in settings)
+    assert run["on"]
+    assert run["faults"] == {}
+    assert run["totals"]["reorderings"] > 5
+    if settings["policy"] == HOOKS:
+        assert run["totals"]["displaced"] > 2
+        assert run["totals"]["held"] > 2
+    assert run["tokens"] == served["as it is"]["tokens"]
 
 
 @pytest.fixture(scope="module")

@@ -424,6 +424,26 @@ def test_a_fault_of_the_plug_in_itself_switches_it_off_and_the_server_goes_on():
     assert dict(scheduler.policy_monitor.faults) == {"rows: ZeroDivisionError": 1}
 
 
+def test_metrics_that_cannot_be_written_do_not_stop_the_server(log, monkeypatch):
+    scheduler = make(LCFS)
+    add(scheduler, "a")
+
+    def fail():
+        raise OSError("disk full")
+
+    monkeypatch.setattr(scheduler.policy_monitor, "_export", fail)
+    real.drain(scheduler)
+
+    assert scheduler.policy_monitor.on
+    assert log.text.count("disk full") == 1
+
+
+def test_a_record_that_cannot_be_written_is_refused_at_the_start(tmp_path):
+    options = PluginOptions("-", record=str(tmp_path / "nowhere" / "record"))
+    with pytest.raises(ConfigError, match=r"record cannot be written: No such file"):
+        make(FCFS).attach_policy(policy(FCFS), options)
+
+
 def test_nobody_is_lost_when_vllm_itself_fails(monkeypatch):
     source = hook("waiting_key", "-request.arrival_time") + hook(
         "admit", "request.arrival_time < 3"

@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, TextIO
 
+from queuesmith.errors import ConfigError
+
 logger = logging.getLogger("vllm.queuesmith")  # below vLLM's own logger, so that it is shown
 
 #: Bytes after which no more is recorded.
@@ -62,12 +64,18 @@ class Monitor:
         self._told: Counter[str] = Counter()
         self._told_faults: Counter[str] = Counter()
         self._next_flush = 0.0
+        self._exports = True
         self._path = Path(record) if record else None
         self._record: TextIO | None = None
         self._recorded = 0
         if self._path is not None:
             # Line by line, so that a server that is killed leaves whole lines.
-            self._record = self._path.open("a", buffering=1, encoding="utf-8")
+            try:
+                self._record = self._path.open("a", buffering=1, encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(
+                    f"{self._path} cannot be written: {error.strerror}; name another file to record"
+                ) from None
         self.flush()
 
     def count(self, **amounts: int) -> None:
@@ -134,6 +142,15 @@ class Monitor:
 
     def flush(self) -> None:
         """Tell Prometheus what has been counted since the last time."""
+        if not self._exports:
+            return
+        try:
+            self._export()
+        except Exception as error:  # a full disk, say; the server goes on
+            self._exports = False
+            logger.warning("metrics of policy %s end here: %s", self._labels["policy"], error)
+
+    def _export(self) -> None:
         collectors = _collectors()
         if collectors is None:
             return

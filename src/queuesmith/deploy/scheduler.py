@@ -105,8 +105,6 @@ class PolicyMixin:
                 self._policy_restore(choice)
             elif self.deferred_waiting:
                 tracker.unsorted = True  # vLLM puts those it has skipped to the front
-        if carried_out and choice.running is not None:
-            self._policy_note(self._policy_sort_tokens, output)
         self._policy_note(tracker.schedule, output, start)
         if choice is not None:
             monitor.overhead(overhead + time.perf_counter() - begun)
@@ -196,7 +194,7 @@ class PolicyMixin:
         policy, ledger, running = self._policy, self._policy_ledger, self.running
         seats_taken = len(running) + self.num_waiting_for_streaming_input
         seats_are_full = seats_taken >= self.max_num_active_reqs
-        order_matters = policy.victim_key is not None and self._policy_may_run_short()
+        order_matters = policy.victim_key is not None and self._policy_order_matters()
         asks_waiting = bool(self.waiting) and (policy.preemptive or not seats_are_full)
         asks_running = bool(running) and (policy.hold is not None or order_matters)
         if not (asks_waiting or asks_running or ledger.reads_peak):
@@ -229,9 +227,12 @@ class PolicyMixin:
             is_displaceable=self._policy_is_displaceable,
         )
 
-    def _policy_may_run_short(self: Any) -> bool:
-        """Tell whether tokens or KV blocks may not be enough for all that run."""
-        if self._policy_tracker.prefilling:
+    def _policy_order_matters(self: Any) -> bool:
+        """Tell whether tokens or KV blocks may not be enough for all that run.
+
+        Under prefix caching the order always matters: by it blocks are taken that others find.
+        """
+        if self._policy_tracker.prefilling or self.kv_cache_manager.enable_caching:
             return True
         most = len(self.running) * (1 + self.num_spec_tokens)
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -318,20 +319,3 @@ class PolicyMixin:
         self.waiting.clear()
         self.waiting.extend(rest)
         tracker.unsorted = False
-
-    def _policy_sort_tokens(self: Any, output: Any) -> None:
-        """Put what is scheduled into order of admission, in which vLLM then takes in the tokens.
-
-        Otherwise requests that end in the same step would give back their KV blocks in the order of
-        `victim_key`, and the prefix cache would forget others first.
-        """
-        tokens = output.num_scheduled_tokens
-        requests = self.requests
-        ordered = {
-            request_id: tokens[request_id]
-            for request_id in sorted(
-                tokens, key=lambda request_id: requests[request_id].queuesmith_row.admission
-            )
-        }
-        tokens.clear()
-        tokens.update(ordered)
