@@ -30,9 +30,15 @@ test: .venv/installed-test
 
 # In an environment of its own, since vLLM pins everything; where that cannot be made it says why,
 # and is an error only if VLLM_REQUIRED is set, as in .ci/run.
+# The engine runs in a process of its own, as in a server: vLLM does not start beside numba.
+VLLM_ENGINE := tests/vllm/test_vllm_engine.py
+CHOSE_NONE := $(if $(PYTEST_ARGS),5,0)  # what pytest returns when PYTEST_ARGS leaves out all of these
+
 test-vllm:
-	@requirements/with_vllm.sh python -m pytest -m vllm tests/vllm $(PYTEST_ARGS) \
-	  || [ $$? -eq $(if $(PYTEST_ARGS),5,0) ]  # 5: PYTEST_ARGS chose none of these tests
+	@requirements/with_vllm.sh python -m pytest -m vllm $(VLLM_ENGINE) $(PYTEST_ARGS) \
+	  || [ $$? -eq $(CHOSE_NONE) ]
+	@requirements/with_vllm.sh python -m pytest -m vllm tests/vllm --ignore $(VLLM_ENGINE) \
+	  $(PYTEST_ARGS) || [ $$? -eq $(CHOSE_NONE) ]
 
 lint: .venv/installed-lint
 	$(BIN)/ruff check .
