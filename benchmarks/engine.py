@@ -1,8 +1,8 @@
 """How fast the simulator is: requests per second, one core, compiled.
 
 Run as ``python benchmarks/engine.py [TRACE]``; the default trace is modelled. Times are the best of
-several runs: CPU seconds of the engine, seconds by the clock of commands. They depend on the machine,
-so quote them with it, or quote their ratios.
+several runs: CPU seconds of the engine, seconds by the clock of commands. They depend on the
+machine, so quote them with it, or quote their ratios.
 """
 
 import os
