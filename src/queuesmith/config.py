@@ -32,7 +32,7 @@ class EngineConfig:
     long_prefill_token_threshold : int
         Most tokens of one request in one step while others are present; 0 for no limit.
     long_prefill_token_threshold_adaptive : bool
-        Raise that threshold to an equal share of the budget.
+        Raise that threshold to an equal share of `max_num_batched_tokens`.
     scheduler_reserve_full_isl : bool
         Admit only what would fit as a whole.
     watermark : float
@@ -122,7 +122,8 @@ class EngineConfig:
     @property
     def token_budget(self) -> int:
         """Most tokens of one step."""
-        return self.max_num_scheduled_tokens or self.max_num_batched_tokens
+        lowered = self.max_num_scheduled_tokens or self.max_num_batched_tokens
+        return min(lowered, self.max_num_batched_tokens)
 
     @property
     def seats(self) -> int:

@@ -155,7 +155,7 @@ def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
     if name == "stock priority":
         config = replace(config, scheduling_policy="priority")
     try:
-        config = _comparable(replace(config, **settings).override(policy.engine))
+        config = replace(config, **settings).override(policy.engine)
         workload = prepare(trace, config, predicted)
         result = None
         if reference is simulate_reference:
@@ -181,20 +181,6 @@ def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
     tally.by_policy[Path(name).stem] += len(steps)
     tally.cached_tokens += engine.num_cached_tokens
     tally.stopped_early += int((workload.output_len < workload.max_tokens).sum())
-
-
-def _comparable(config):
-    """Leave out what the simulator does otherwise than vLLM, both around a lowered token budget.
-
-    vLLM shares out `max_num_batched_tokens` among requests and never schedules more of them than
-    that; the simulator knows only the lower of the two as its budget, if it is set.
-    """
-    if config.max_num_scheduled_tokens is None:
-        return config
-    lower = min(config.max_num_scheduled_tokens, config.max_num_batched_tokens)
-    return replace(
-        config, max_num_scheduled_tokens=lower, long_prefill_token_threshold_adaptive=False
-    )
 
 
 def recorded_steps(recording):

@@ -78,6 +78,7 @@ def _settings(
         "max_num_seqs": config.max_num_seqs,
         "seats": config.seats,
         "token_budget": config.token_budget,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
         "num_gpu_blocks": config.num_gpu_blocks,
         "block_size": config.block_size,
         "max_model_len": config.max_model_len,

@@ -323,7 +323,7 @@ class ReferenceEngine:
         if threshold == 0 or num_present <= 1:
             return self.config.max_model_len
         if self.config.long_prefill_token_threshold_adaptive:
-            threshold = max(threshold, self.config.token_budget // num_present)
+            threshold = max(threshold, self.config.max_num_batched_tokens // num_present)
         return threshold
 
     def num_new_tokens(self, request: Request, num_present: int, budget: int) -> int:

@@ -13,6 +13,7 @@ SETTINGS_DTYPE = np.dtype(
         ("max_num_seqs", "i8"),
         ("seats", "i8"),
         ("token_budget", "i8"),
+        ("max_num_batched_tokens", "i8"),
         ("num_gpu_blocks", "i8"),
         ("block_size", "i8"),
         ("max_model_len", "i8"),

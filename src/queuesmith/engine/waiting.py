@@ -134,7 +134,7 @@ def most_tokens_per_request(p, s):
     if threshold <= 0 or num_present <= 1:
         return p.max_model_len
     if p.threshold_adaptive:
-        threshold = max(threshold, p.token_budget // num_present)
+        threshold = max(threshold, p.max_num_batched_tokens // num_present)
     return threshold
 
 
