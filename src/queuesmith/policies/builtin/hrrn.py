@@ -2,8 +2,8 @@
 
 Knows:   arrival time and prefill left.
 Source:  Brinch Hansen (1971), (wait + service) / service. SGLang's `hrrn` (2026) counts the tokens
-         prefilled since the arrival instead of the wait; at one prefill rate for all that is
-         wait x rate, and the rate cancels from the order, so neither is needed here.
+         prefilled since the arrival instead of the wait, which no field here tells; the two order
+         alike only while the prefill rate is steady. This is the classic form.
 Caution: a request of thousands of tokens waits as many times longer than one of a few.
 """
 
