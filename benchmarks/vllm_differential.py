@@ -58,7 +58,9 @@ def main() -> int:
         ("preemptions", tally.preemptions),
         ("of these displacements", tally.displacements),
         ("requests ended by a stop token", tally.stopped_early),
+        ("requests whose client gave up", tally.aborted),
         ("tokens found in the prefix cache", tally.cached_tokens),
+        ("steps under asynchronous scheduling", tally.async_steps),
         ("draws that the simulator refuses", tally.refused),
     ):
         print(f"{number:>12,}  {what}")

@@ -43,6 +43,10 @@ class EngineConfig:
     scheduling_policy : {"fcfs", "priority"}
         vLLM's own choice of the request to preempt: the last in `running`, or the largest
         (priority, arrival). A policy's ``victim_key`` takes its place.
+    async_scheduling : bool
+        Whether a step is scheduled while the one before it is computed, as vLLM does on a GPU: what
+        a step frees, seats and KV blocks and requests that end by a stop token, is known one step
+        later. Off here unless asked for.
     instant_prefill : bool
         Not in vLLM: a missing prompt is computed whole in one step and counts as one token.
 
@@ -66,6 +70,7 @@ class EngineConfig:
     watermark: float = 0.0
     enable_prefix_caching: bool = False
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: bool = False
     instant_prefill: bool = False
 
     def __post_init__(self) -> None:
@@ -91,6 +96,7 @@ class EngineConfig:
             "long_prefill_token_threshold_adaptive",
             "scheduler_reserve_full_isl",
             "enable_prefix_caching",
+            "async_scheduling",
             "instant_prefill",
         ):
             if not isinstance(getattr(self, name), bool):

@@ -76,6 +76,7 @@ METRICS: dict[str, Metric] = {
     "slowdown_max": Metric("1", "lower", "largest e2el / e2el alone"),
     "jain": Metric("1", "higher", "(sum x)^2 / (n sum x^2), x a client's mean slowdown"),
     "num_unfinished": Metric("count", "lower", "requests without a last token at the horizon"),
+    "num_aborted": Metric("count", "lower", "requests whose client gave up"),
     "num_requests": Metric("count", None, "requests simulated"),
     "num_dropped": Metric("count", None, "requests of the trace that could never run"),
     "num_steps": Metric("count", None, "steps of the engine"),
@@ -166,9 +167,16 @@ def met_slo(result: Result, slo: Slo) -> NDArray[np.bool_]:
     return met
 
 
-def met_deadline(result: Result) -> NDArray[np.bool_]:
-    """Whether each request finished by its deadline; without one, whether it finished."""
-    return np.asarray(result.requests.last_token_ts <= result.requests.deadline)
+def met_deadline(result: Result, slack: float = 1.0) -> NDArray[np.bool_]:
+    """Whether each request finished by its deadline; without one, whether it finished.
+
+    `slack` stretches the time that every deadline leaves after the arrival.
+    """
+    requests = result.requests
+    deadline = requests.deadline
+    if slack != 1.0:
+        deadline = requests.arrival_time + slack * (deadline - requests.arrival_time)
+    return np.asarray(requests.last_token_ts <= deadline)
 
 
 def slo_attainment(result: Result, slo: Slo) -> float:
@@ -208,7 +216,7 @@ def total_token_throughput(result: Result) -> float:
     return _ratio(int(lengths[_finished(result)].sum()), span(result))
 
 
-def anwg(result: Result, weight: ArrayLike | None = None) -> float:
+def anwg(result: Result, weight: ArrayLike | None = None, slack: float = 1.0) -> float:
     """Arrival-normalized weighted goodput: weight that met its deadline over all weight.
 
     NaN when no request has a deadline.
@@ -218,6 +226,8 @@ def anwg(result: Result, weight: ArrayLike | None = None) -> float:
     result : Result
     weight : (num_requests,) array_like, optional
         1 each when left out.
+    slack : float
+        As if every deadline had left this many times the time after the arrival.
 
     References
     ----------
@@ -232,7 +242,7 @@ def anwg(result: Result, weight: ArrayLike | None = None) -> float:
             f"weight must be {len(result.requests)} numbers of at least 0, one for each request, "
             f"got shape {weights.shape}"
         )
-    return _ratio(float(weights[met_deadline(result)].sum()), float(weights.sum()))
+    return _ratio(float(weights[met_deadline(result, slack)].sum()), float(weights.sum()))
 
 
 def recompute_tax(result: Result) -> float:
@@ -356,6 +366,7 @@ def summarize(
         "num_preemptions": result.num_preemptions,
         "recompute_tax": recompute_tax(result),
         "num_unfinished": len(result.requests) - int(_finished(result).sum()),
+        "num_aborted": int((~np.isnan(result.requests.aborted_ts)).sum()),
         "num_requests": len(result.requests),
         "num_dropped": result.num_dropped,
         "num_steps": result.num_steps,

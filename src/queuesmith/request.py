@@ -24,6 +24,7 @@ REQUEST_DTYPE = np.dtype(
         ("deadline", "f8"),  # s; +inf when there is none
         ("last_token_ts", "f8"),  # s; the arrival time until the first token
         ("client_tokens", "f8"),  # VTC counter of this request's client
+        ("prefill_tokens_since_arrival", "i8"),  # computed since then, for anybody
     ],
     align=True,
 )
@@ -41,7 +42,7 @@ ENGINE_DTYPE = np.dtype(
         ("mean_waiting_tokens", "f8"),
         ("mean_wait", "f8"),  # s
         ("oldest_wait", "f8"),  # s
-        ("step_time", "f8"),  # s, of the last step; 1.0 before the first
+        ("step_time", "f8"),  # s, of the last step that computed anything; 1.0 before the first
         ("token_rate", "f8"),  # prefill tokens/s, moving average; 1.0 before the first
         ("recent_ttft", "f8"),  # s, moving average; 1.0 before the first
         ("arrival_rate", "f8"),  # /s, from a moving average of gaps; 1.0 before the first gap
@@ -51,6 +52,9 @@ ENGINE_DTYPE = np.dtype(
     ],
     align=True,
 )
+
+#: Fields of a request that change with what others are served, hence while it waits.
+SHARED_FIELDS = ("client_tokens", "prefill_tokens_since_arrival")
 
 REQUEST_FIELDS: tuple[str, ...] = tuple(REQUEST_DTYPE.names or ())
 ENGINE_FIELDS: tuple[str, ...] = tuple(ENGINE_DTYPE.names or ())

@@ -17,7 +17,7 @@ import numpy as np
 from queuesmith.config import EngineConfig
 from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.policies import Policy, get_policy
-from queuesmith.request import ENGINE_DTYPE, REQUEST_DTYPE
+from queuesmith.request import ENGINE_DTYPE, REQUEST_DTYPE, SHARED_FIELDS
 from queuesmith.traces.trace import Trace
 
 #: Random rows asked about, besides the edges.
@@ -45,6 +45,7 @@ _REQUEST_EDGES: dict[str, tuple[float, ...]] = {
     "priority": (0, 1, -1, 2**31 - 1, -(2**31)),
     "predicted_output_tokens": (math.nan, 0.0, 1.0, 37.5, 1000.0, 1e8),
     "client_tokens": (0.0, 1.0, 1e6, 1e15),
+    "prefill_tokens_since_arrival": (0, 1, 8192, 10**12),
 }
 _ENGINE_EDGES: dict[str, tuple[float, ...]] = {
     "num_waiting": (1, 2, 100, 1_000_000),
@@ -217,13 +218,14 @@ def _compare_compiled(
 
 
 def _check_static(policy: Policy, rows: _Rows) -> None:
-    """Ask about the same waiting request under two engine rows and two client counters."""
+    """Ask about the same waiting request when others have been served meanwhile."""
     for request_row, engine_row, other in zip(
         rows.requests, rows.engines, np.roll(rows.engines, 1), strict=True
     ):
         request, engine, later = _plain(request_row), _plain(engine_row), _plain(other)
         first = float(policy.waiting_key(request, engine))
-        request.client_tokens += 1.0
+        for name in SHARED_FIELDS:
+            setattr(request, name, getattr(request, name) + 1)
         if not _same(first, float(policy.waiting_key(request, later))):
             raise PolicyError(
                 f"{policy.name}: waiting_key changes while a request waits, although it was found "
@@ -329,6 +331,9 @@ def _starved(policy: Policy) -> list[str]:
 
     def key(arrival_time: float, **unusual: float) -> float:
         fields = {**_USUAL_REQUEST, **unusual}
+        fields["prefill_tokens_since_arrival"] = int(
+            (_WAIT - arrival_time) * _BUSY_ENGINE["token_rate"]
+        )
         request = SimpleNamespace(arrival_time=arrival_time, last_token_ts=arrival_time, **fields)
         return _order(policy.waiting_key(request, engine))
 
@@ -382,7 +387,9 @@ def _reachable_rows(rng: np.random.Generator, *, is_running: bool) -> _Rows:
     requests.num_uncached_tokens = np.clip(requests.num_uncached_tokens, 1, tokens)
     decoding = requests.num_output_tokens > 0
     progress = (rng.choice(np.array([0.0, 0.5, 1.0]), total) * (tokens - 1)).astype(np.int64)
-    requests.num_computed_tokens = np.where(decoding, tokens - 1, progress) if is_running else 0
+    # One token is missing in decode; none while it is under way (asynchronous scheduling).
+    decoded = tokens - (rng.random(total) < 0.8)
+    requests.num_computed_tokens = np.where(decoding, decoded, progress) if is_running else 0
     if not is_running:  # only a preemption brings a request with output back to `waiting`
         requests.num_preemptions[decoding] = np.maximum(requests.num_preemptions[decoding], 1)
     since = rng.choice(np.array([0.0, 0.5, 1.0]), total) * age

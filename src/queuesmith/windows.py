@@ -52,8 +52,7 @@ class Window:
         """Take rows of a trace, the last not included, as a window that starts at 0 s."""
         rows = trace.take(slice(start_row, end_row))
         start = rows.arrival_time[0] if len(rows) else 0.0
-        deadline = None if rows.deadline is None else rows.deadline - start
-        rows = replace(rows, arrival_time=rows.arrival_time - start, deadline=deadline)
+        rows = _move(rows, rows.arrival_time - start)
         return cls(rows, index, start_row, rows.sha256, name)
 
 
@@ -121,7 +120,7 @@ def adjoin(windows: Sequence[Window]) -> bool:
 def scale_arrivals(trace: Trace, factor: float) -> Trace:
     """Multiply arrival times, so that the same requests come slower (above 1) or faster (below).
 
-    A deadline keeps its distance from its request's arrival.
+    A deadline keeps its distance from its request's arrival, and so does a client's giving up.
 
     Raises
     ------
@@ -130,11 +129,17 @@ def scale_arrivals(trace: Trace, factor: float) -> Trace:
     """
     if not 0 < factor < math.inf:
         raise ConfigError(f"the factor on arrival times must be a positive number, got {factor}")
-    arrival_time = trace.arrival_time * factor
-    if trace.deadline is None:
-        return replace(trace, arrival_time=arrival_time)
-    deadline = arrival_time + (trace.deadline - trace.arrival_time)
-    return replace(trace, arrival_time=arrival_time, deadline=deadline)
+    return _move(trace, trace.arrival_time * factor)
+
+
+def _move(trace: Trace, arrival_time: NDArray[np.float64]) -> Trace:
+    """Return the same requests arriving at other times, with what is counted from there."""
+    moved: dict[str, NDArray[np.float64]] = {"arrival_time": arrival_time}
+    for name in ("deadline", "abort_time"):
+        times = getattr(trace, name)
+        if times is not None:
+            moved[name] = arrival_time + (times - trace.arrival_time)
+    return replace(trace, **moved)  # type: ignore[arg-type]
 
 
 def thin(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
@@ -215,7 +220,7 @@ def splice(traces: Sequence[Trace], *, gap: float | None = None) -> Trace:
             values = getattr(trace, name)
             if values is None:
                 values = np.full(len(trace), missing)
-            elif name in ("arrival_time", "deadline"):
+            elif name in ("arrival_time", "deadline", "abort_time"):
                 values = values + shift
             columns[name].append(values)
         start = columns["arrival_time"][-1][-1] + gap
@@ -243,6 +248,7 @@ _FILL = {
     "priority": 0,
     "max_tokens": MAX_TOKENS,
     "deadline": math.inf,
+    "abort_time": math.inf,
 }
 
 

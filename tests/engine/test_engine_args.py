@@ -162,7 +162,6 @@ def test_without_chunked_prefill_the_budget_grows_to_the_context():
     ("text", "note"),
     [
         ("--enable-lora", "--enable-lora: LoRA adapters is not simulated"),
-        ("--async-scheduling", "--async-scheduling: asynchronous scheduling is not simulated"),
         (
             '--speculative-config \'{"method": "ngram"}\'',
             "--speculative-config: speculative decoding is not simulated",
@@ -188,7 +187,7 @@ def test_what_is_not_followed_is_said(text, note):
     assert (config.max_num_seqs, config.watermark) == (128, 0.5)
 
 
-@pytest.mark.parametrize("text", ["--no-enable-prefix-caching", "--async-scheduling=false"])
+@pytest.mark.parametrize("text", ["--no-enable-prefix-caching", "--no-async-scheduling", "--enable-lora=false"])
 def test_switching_off_what_is_not_simulated_needs_no_note(text):
     assert parse(text) == (H100.config, [])
 

@@ -704,6 +704,7 @@ def test_every_request_field_is_what_one_computes_by_hand(decide, policy_from):
         "deadline": 60.0,
         "last_token_ts": 1.25,
         "client_tokens": 4 + 2 * 1.0,
+        "prefill_tokens_since_arrival": sum(columns["prompt_len"]),  # in the first step
     }
     assert set(preempted) == set(REQUEST_FIELDS)
     policy = policy_from(

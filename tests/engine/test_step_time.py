@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuesmith.engine.kernel import step_seconds
+from queuesmith.engine.delivery import step_seconds
 from queuesmith.engine.state import SETTINGS_DTYPE
 from queuesmith.engine.step_time import (
     DEFAULT_PRESET,

@@ -27,6 +27,8 @@ def request(**fields):
         "deadline": math.inf,
         "client_tokens": 0.0,
     } | fields
+    # As if the engine had computed 1000 tokens in each second since.
+    row.setdefault("prefill_tokens_since_arrival", int(1000 * (100 - row["arrival_time"])))
     row.setdefault("last_token_ts", row["arrival_time"])
     row.setdefault("num_uncached_tokens", row["num_prompt_tokens"] + row["num_output_tokens"])
     return SimpleNamespace(**row)
@@ -215,9 +217,10 @@ def test_only_the_oracle_is_told_the_output_length():
 
 
 def test_hrrn_weighs_the_wait_against_the_prompt():
-    long = request(num_prompt_tokens=1000, arrival_time=0.0)  # 0.1 s a token
-    short = request(num_prompt_tokens=100, arrival_time=91.0)  # 0.09
-    shorter = request(num_prompt_tokens=10, arrival_time=98.0)  # 0.2
+    # Tokens that were computed for others meanwhile, over those it needs itself: 8, 7.2 and 16.
+    long = request(num_prompt_tokens=1000, prefill_tokens_since_arrival=8000)
+    short = request(num_prompt_tokens=100, prefill_tokens_since_arrival=720)
+    shorter = request(num_prompt_tokens=10, prefill_tokens_since_arrival=160)
 
     assert order("hrrn", short, long, shorter) == [2, 1, 0]
 

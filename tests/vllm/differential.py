@@ -52,6 +52,8 @@ class Tally:
     admissions: int = 0
     stopped_early: int = 0
     cached_tokens: int = 0
+    async_steps: int = 0
+    aborted: int = 0
     refused: int = 0
     by_policy: Counter = field(default_factory=Counter)
 
@@ -86,6 +88,7 @@ def draw_config(rng):
         scheduler_reserve_full_isl=bool(rng.random() < 0.67),
         watermark=float(rng.choice([0.0, 0.0, 0.05, 0.2])),
         enable_prefix_caching=bool(rng.random() < 0.4),
+        async_scheduling=bool(rng.random() < 0.4),
     )
 
 
@@ -101,6 +104,8 @@ def draw_trace(rng, num_requests=60):
     prompt_len = np.where(whole, -(-prompt_len // 128) * 128, prompt_len)
     output_len = rng.integers(1, 150, num_requests)
     early = rng.random(num_requests) < 0.5  # a stop token comes before the client's cap
+    patience = rng.choice([0.0, 1 / 64, 0.25, 1.0, 3.0], num_requests)
+    patience[rng.random(num_requests) < rng.choice([0.8, 0.95, 1.0])] = np.inf
     return Trace(
         arrival_time,
         prompt_len,
@@ -109,6 +114,7 @@ def draw_trace(rng, num_requests=60):
         priority=rng.integers(0, 3, num_requests),
         max_tokens=np.where(early, output_len + rng.integers(1, 30, num_requests), output_len),
         deadline=arrival_time + rng.choice([0.25, 1.0, 4.0, np.inf], num_requests),
+        abort_time=arrival_time + patience,
         block_hashes=draw_prefixes(rng, prompt_len),
     )
 
@@ -174,11 +180,16 @@ def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
             raise Mismatch(f"{where}: kernel and reference: {difference}")
         steps = list(recorded_steps(result.recording))
     scheduler = real.make_scheduler(
-        config, None if name in STOCK else policy, prefix_caching=config.enable_prefix_caching
+        config,
+        None if name in STOCK else policy,
+        prefix_caching=config.enable_prefix_caching,
+        async_scheduling=config.async_scheduling,
     )
-    follow(where, scheduler, workload, policy, steps, tally)
+    follow(where, scheduler, workload, policy, steps, tally, config.async_scheduling)
     tally.cases += 1
     tally.by_policy[Path(name).stem] += len(steps)
+    tally.async_steps += len(steps) * config.async_scheduling
+    tally.aborted += sum(not math.isnan(request.aborted_ts) for request in engine.requests)
     tally.cached_tokens += engine.num_cached_tokens
     tally.stopped_early += int((workload.output_len < workload.max_tokens).sum())
 
@@ -190,37 +201,59 @@ def recorded_steps(recording):
         tokens = dict(recording.tokens[entry : row.end_entry].tolist())
         preempted = recording.preemptions[preemption : row.end_preemption].tolist()
         entry, preemption = row.end_entry, row.end_preemption
-        yield Step(float(row.start), float(row.duration), tokens, preempted, row.num_free_blocks)
+        yield Step(
+            float(row.scheduled),
+            float(row.start),
+            float(row.duration),
+            tokens,
+            preempted,
+            row.num_free_blocks,
+        )
 
 
-def follow(where, scheduler, workload, policy, steps, tally):
-    """Drive vLLM's scheduler through the steps of a simulator."""
-    clock = [0.0]
+def follow(where, scheduler, workload, policy, steps, tally, is_async=False):
+    """Drive vLLM's scheduler through the steps of a simulator, in the order of vLLM's engine.
+
+    Messages are taken in before a step is scheduled, and aborts also before its tokens are. If
+    scheduling is asynchronous, a step is scheduled when the one before it begins to be computed.
+    """
+    clock = [float(workload.trace.arrival_time[0])]
     scheduler.policy_clock = lambda: clock[0]
     caching = scheduler.kv_cache_manager.enable_caching
     requests = _requests(workload, policy, scheduler.block_size if caching else 0)
     output_len = workload.output_len.tolist()
+    messages = [(request.arrival_time, 0, row) for row, request in enumerate(requests)]
+    messages += [(time, 1, row) for row, time in enumerate(workload.abort_time.tolist())]
+    messages = sorted(message for message in messages if message[0] < math.inf)
     running = set()
-    arrived = 0
+    under_way = None
+    number = 0
 
     def token(request_id, place):
         row = int(request_id)
         # No two requests say the same, so that no output is in the cache but one's own.
         return real.STOP_TOKEN if place == output_len[row] - 1 else -1 - 1000 * row - place
 
-    for number, step in enumerate(steps):
-        clock[0] = step.start
-        while arrived < len(requests) and requests[arrived].arrival_time <= clock[0]:
-            scheduler.add_request(requests[arrived])
-            arrived += 1
-        output = scheduler.schedule()
+    def abort(row):
+        scheduler.finish_requests(f"{row:05d}", real.RequestStatus.FINISHED_ABORTED)
+
+    def take_messages():
+        while messages and messages[0][0] <= clock[0]:
+            _, is_abort, row = messages.pop(0)
+            if is_abort:
+                abort(row)
+            else:
+                scheduler.add_request(requests[row])
+
+    def compare(step, output):
         running.difference_update(step.preempted)
         admitted = step.tokens.keys() - running
-        running |= admitted
+        running.update(admitted)
         new = [request.req_id for request in output.scheduled_new_reqs]
         new += output.scheduled_cached_reqs.resumed_req_ids
         free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         for what, ours, theirs in (
+            ("scheduled at", step.scheduled, clock[0]),
             ("tokens", step.tokens, {int(k): n for k, n in output.num_scheduled_tokens.items()}),
             ("preempted", sorted(step.preempted), sorted(map(int, output.preempted_req_ids or ()))),
             ("admitted", sorted(admitted), sorted(map(int, new))),
@@ -231,16 +264,37 @@ def follow(where, scheduler, workload, policy, steps, tally):
         monitor = getattr(scheduler, "policy_monitor", None)
         if monitor is not None and monitor.faults:
             raise Mismatch(f"{where}, step {number}: faults {dict(monitor.faults)}")
-        model_output = real.run_model(scheduler, output, token)
-        clock[0] = step.start + step.duration
-        scheduler.update_from_output(output, model_output)
-        running &= {int(request.request_id) for request in scheduler.running}
         tally.steps += 1
         tally.preemptions += len(step.preempted)
         tally.displacements += len(getattr(scheduler, "policy_displaced", ()))
         tally.admissions += len(admitted)
-    if scheduler.has_unfinished_requests() or arrived < len(requests):
-        raise Mismatch(f"{where}: the simulator has ended and vLLM has not")
+
+    def complete(step, output, model_output):
+        clock[0] += step.duration
+        for time, is_abort, row in messages:
+            if is_abort and time <= clock[0] and f"{row:05d}" in scheduler.requests:
+                abort(row)
+        scheduler.update_from_output(output, model_output)
+        running.intersection_update(int(request.request_id) for request in scheduler.running)
+
+    while messages or scheduler.has_unfinished_requests():
+        if not scheduler.has_unfinished_requests() and under_way is None:
+            clock[0] = max(clock[0], messages[0][0])
+        take_messages()
+        scheduled = None
+        if scheduler.has_unfinished_requests():
+            if number == len(steps):
+                raise Mismatch(f"{where}: the simulator has ended and vLLM has not")
+            output = scheduler.schedule()
+            compare(steps[number], output)
+            scheduled = steps[number], output, real.run_model(scheduler, output, token)
+            number += 1
+        if is_async:  # the one before is computed meanwhile
+            scheduled, under_way = under_way, scheduled
+        if scheduled is not None:
+            complete(*scheduled)
+    if number < len(steps):
+        raise Mismatch(f"{where}: vLLM has ended and the simulator has not")
 
 
 def _requests(workload, policy, hash_blocks):

@@ -21,11 +21,13 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from queuesmith.deploy.options import PluginOptions
 from queuesmith.deploy.plugin import scheduler_class
+
+__all__ = ["RequestStatus"]
 
 init_none_hash(sha256)
 

@@ -62,6 +62,8 @@ def test_what_is_hard_happened_often(tally):
     assert tally.displacements > 500
     assert tally.stopped_early > 500
     assert tally.cached_tokens > 10_000
+    assert 0.2 * tally.steps < tally.async_steps < 0.8 * tally.steps
+    assert tally.aborted > 500
 
 
 REFERENCE, POOL = queuesmith.engine.reference, queuesmith.engine.block_pool
@@ -78,7 +80,7 @@ WRONG_RULES = [
     ("threshold for a lone request", "stock fcfs", REFERENCE,
      "threshold == 0 or num_present <= 1", "threshold == 0"),
     ("budget not refunded", "stock priority", REFERENCE,
-     "budget += self.charge(tokens.pop(victim.row))", "tokens.pop(victim.row)"),
+     "budget += self.charge(tokens.pop(victim.row))", "del tokens[victim.row]"),
     ("the later of two equal victims", "stock priority", REFERENCE,
      "max(self.running, key", "max(reversed(self.running), key"),
     ("no null block", "stock fcfs", REFERENCE,
@@ -105,7 +107,35 @@ WRONG_RULES = [
     ("prefill left is the prompt", "sjf", REFERENCE,
      "request.view.num_uncached_tokens = request.num_tokens - cached",
      "request.view.num_uncached_tokens = request.num_tokens"),
+    ("the last token by max_tokens is not foreseen", "stock fcfs", REFERENCE,
+     "self.placeholders > 0 and reach >=", "self.placeholders > 99 and reach >="),
+    ("resumed with a token under way", "stock fcfs", REFERENCE,
+     "request.stale_tokens = request.tokens_under_way", "request.stale_tokens = 0"),
+    ("placeholders outlive a preemption", "stock fcfs", REFERENCE,
+     "request.placeholders = 0\n", "pass\n"),
+    ("an ending request is displaced", "las", REFERENCE,
+     "and not r.is_ending", ""),
+    ("output is cached when scheduled", "stock fcfs", REFERENCE,
+     "min(computed, request.num_tokens)", "computed"),
+    ("the state after the step before", "stock fcfs", REFERENCE,
+     "step, under_way = under_way, step", "step, under_way = step, None"),
+    ("aborted only between steps", "stock fcfs", REFERENCE,
+     "if request.abort_time <= self.now and not request.has_ended", "if False"),
+    ("the aborted keep their blocks", "stock fcfs", REFERENCE,
+     "self.release(request)\n        request.aborted_ts", "request.aborted_ts"),
+    ("prefill under way counts already", str(HOOKS / "all_hooks.py"), REFERENCE,
+     "self.num_prefill_tokens += step.num_prefill_tokens", "self.num_prefill_tokens += 1"),
 ]  # fmt: skip
+
+#: Asynchronous, and short of blocks.
+CRAMPED = {
+    "async_scheduling": True,
+    "max_num_seqs": 16,
+    "max_num_active_seqs": None,
+    "num_gpu_blocks": 72,
+    "block_size": 16,
+    "scheduler_reserve_full_isl": False,
+}
 
 #: Settings under which some of them show soon.
 SETTINGS = {
@@ -132,6 +162,12 @@ SETTINGS = {
         "num_gpu_blocks": 72,
         "block_size": 16,
     },
+    "the last token by max_tokens is not foreseen": {"async_scheduling": True},
+    "resumed with a token under way": CRAMPED,
+    "placeholders outlive a preemption": CRAMPED,
+    "an ending request is displaced": {"async_scheduling": True, "max_num_seqs": 4},
+    "output is cached when scheduled": {**CRAMPED, "enable_prefix_caching": True},
+    "the state after the step before": {"async_scheduling": True},
     "hits among the free blocks are free": {
         "enable_prefix_caching": True,
         "num_gpu_blocks": 72,
@@ -190,7 +226,7 @@ def test_every_field_that_a_policy_reads_is_that_of_the_simulator():
         **{name: spy(hook) for name, hook in plain.hooks.items()},
     )
     compared = 0
-    for seed in range(5):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         config, trace = draw_config(rng), draw_trace(rng)
         predicted = rng.choice([1.0, 30.0, np.nan], len(trace))
@@ -198,8 +234,13 @@ def test_every_field_that_a_policy_reads_is_that_of_the_simulator():
         engine = simulate_reference(workload, spied, config, STEP_TIME)
         in_simulator = set(seen)
         seen.clear()
-        scheduler = real.make_scheduler(config, spied, prefix_caching=config.enable_prefix_caching)
-        follow("", scheduler, workload, plain, engine.steps, Tally())
+        scheduler = real.make_scheduler(
+            config,
+            spied,
+            prefix_caching=config.enable_prefix_caching,
+            async_scheduling=config.async_scheduling,
+        )
+        follow("", scheduler, workload, plain, engine.steps, Tally(), config.async_scheduling)
 
         assert set(seen) <= in_simulator
         compared += len(seen)

@@ -51,7 +51,7 @@ def first_difference(result: Result, reference: ReferenceEngine) -> str:
         ):
             if kernel_says != reference_says:
                 return f"step {step}: {what} {kernel_says} in the kernel, {reference_says} not"
-        for what in ("start", "duration"):
+        for what in ("scheduled", "start", "duration"):
             if not abs(ours[what] - getattr(theirs, what)) <= TOLERANCE:
                 return f"step {step}: {what} {ours[what]!r} and {getattr(theirs, what)!r} s"
     for ours, request in zip(result.requests, reference.requests, strict=True):
@@ -59,6 +59,7 @@ def first_difference(result: Result, reference: ReferenceEngine) -> str:
             ("scheduled", ours.scheduled_ts, request.scheduled_ts),
             ("first token", ours.first_token_ts, request.first_token_ts),
             ("last token", ours.last_token_ts, request.finished_ts),
+            ("aborted", ours.aborted_ts, request.aborted_ts),
         ):
             if math.isnan(kernel_says) and math.isnan(reference_says):
                 continue

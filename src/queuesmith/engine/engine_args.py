@@ -16,7 +16,6 @@ _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2*
 
 #: Options that change what vLLM schedules but not what this engine does.
 _NOT_MODELLED = {
-    "async-scheduling": "asynchronous scheduling",
     "speculative-config": "speculative decoding",
     "spec-method": "speculative decoding",
     "pipeline-parallel-size": "pipeline parallelism",
@@ -229,5 +228,6 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "scheduler-reserve-full-isl": ("scheduler_reserve_full_isl", _boolean),
     "watermark": ("watermark", _share),
     "enable-prefix-caching": ("enable_prefix_caching", _boolean),
+    "async-scheduling": ("async_scheduling", _boolean),
     "scheduling-policy": ("scheduling_policy", _word),
 }

@@ -12,9 +12,11 @@ from queuesmith.engine import kernel
 from queuesmith.engine.compile import CompiledPolicy
 from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Recording, Result
 from queuesmith.engine.state import (
+    ABORTS,
     BLOCK_DTYPE,
     CLIENT_DTYPE,
     CONTENT_DTYPE,
+    FIRST_STEP,
     ITL_DTYPE,
     NUM_LISTS,
     SETTINGS_DTYPE,
@@ -88,6 +90,7 @@ def _settings(
         "reserve_full_isl": config.scheduler_reserve_full_isl,
         "watermark_blocks": config.watermark_blocks,
         "caching": config.enable_prefix_caching,
+        "async_scheduling": config.async_scheduling,
         "priority_victims": config.scheduling_policy == "priority",
         "instant_prefill": config.instant_prefill,
         "a": step_time.a + step_time.host_overhead,
@@ -98,8 +101,10 @@ def _settings(
         "preemptive": policy.preemptive,
         "keeps_heap": policy.static and policy.admit is None and not policy.preemptive,
         "reads_clients": policy.reads_field("request.client_tokens"),
+        "reads_prefill": policy.reads_field("request.prefill_tokens_since_arrival"),
         "reads_oldest_wait": policy.reads_field("engine.oldest_wait"),
-        "jump": jump,
+        # With two steps under way there is no stretch in which nothing changes.
+        "jump": jump and not config.async_scheduling,
         "horizon": horizon,
     }
     for name, value in values.items():
@@ -132,7 +137,15 @@ def _run(
     work = _zeros(num_requests, WORK_DTYPE)
     work.output_len = workload.output_len
     work.client = workload.client
-    work.scheduled_ts = work.first_token_ts = work.finished_ts = np.nan
+    work.abort_time = workload.abort_time
+    work.scheduled_ts = work.first_token_ts = work.finished_ts = work.aborted_ts = np.nan
+    aborts = np.flatnonzero(workload.abort_time < np.inf)
+    aborts = aborts[np.argsort(workload.abort_time[aborts], kind="stable")]
+    state.num_aborts = len(aborts)
+    state.under_way = FIRST_STEP
+    num_lists = NUM_LISTS if settings.async_scheduling[0] else FIRST_STEP
+    lists = np.zeros((num_lists, num_requests), np.int64)
+    lists[ABORTS, : len(aborts)] = aborts
     itl = _zeros(len(ITL_EDGES) - 1, ITL_DTYPE)
     itl.edge = ITL_EDGES[:-1]
     recording = Recording(
@@ -147,7 +160,7 @@ def _run(
             settings,
             state,
             work,
-            np.zeros((NUM_LISTS, num_requests), np.int64),
+            lists,
             _zeros(int(workload.client.max()) + 1, CLIENT_DTYPE),
             itl,
             *_block_pool(workload, work, int(settings.num_gpu_blocks[0])),
@@ -193,7 +206,7 @@ def _explain_stall(policy: Policy, state: Any, status: int) -> EngineError:
         reason = f"no token in {kernel.MAX_EMPTY_STEPS:,} steps in a row"
         remedy = "look at its admit and hold, which leave nobody to run"
     else:
-        reason = f"no request finished in {int(state.num_steps - state.steps_at_finish):,} steps"
+        reason = f"no request finished in {int(state.num_steps - state.steps_at_end):,} steps"
         remedy = (
             "look at its victim_key or PREEMPTIVE, by which requests throw each other out before "
             "they get anywhere; scheduler_reserve_full_isl keeps admissions that cannot fit out"
@@ -241,6 +254,7 @@ def _result_rows(workload: Workload, run: _Run) -> Any:
     rows.scheduled_ts = run.work.scheduled_ts
     rows.first_token_ts = run.work.first_token_ts
     rows.last_token_ts = run.work.finished_ts
+    rows.aborted_ts = run.work.aborted_ts
     rows.num_output_tokens = run.requests.num_output_tokens
     rows.num_preemptions = run.requests.num_preemptions
     return rows

@@ -35,6 +35,7 @@ def simulate_reference(
             output_len=int(workload.output_len[row]),
             client=int(workload.client[row]),
             contents=workload.contents_of(row),
+            abort_time=float(workload.abort_time[row]),
         )
         for row in range(len(rows))
     ]
@@ -52,13 +53,19 @@ class Request:
     output_len: int  # the truth
     client: int
     contents: list[int]  # what its full blocks will hold; empty without prefix caching
+    abort_time: float = math.inf
     blocks: list[int] = field(default_factory=list)
     num_remembered: int = 0  # of its blocks, whose content the pool knows
     admission: int = -1
     output_at_admission: int = 0
+    prefill_at_arrival: int = 0  # `num_prefill_tokens` of the engine then
+    tokens_under_way: int = 0  # asynchronous scheduling: scheduled, not computed
+    placeholders: int = 0  # output tokens under way
+    stale_tokens: int = 0  # of those under way, from before a preemption
     scheduled_ts: float = math.nan
     first_token_ts: float = math.nan
     finished_ts: float = math.nan
+    aborted_ts: float = math.nan
 
     @property
     def num_tokens(self) -> int:
@@ -67,19 +74,36 @@ class Request:
 
     @property
     def missing(self) -> int:
-        """Tokens whose KV does not exist yet."""
-        return self.num_tokens - int(self.view.num_computed_tokens)
+        """Tokens that are not computed, nor under way to be; output under way is among them."""
+        return self.num_tokens + self.placeholders - int(self.view.num_computed_tokens)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the token under way is the last that `max_tokens` allows."""
+        reach = self.view.num_computed_tokens + 2 - self.placeholders
+        return bool(
+            self.placeholders > 0 and reach >= self.view.num_prompt_tokens + self.view.max_tokens
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has finished or was aborted."""
+        return not (math.isnan(self.finished_ts) and math.isnan(self.aborted_ts))
 
 
 @dataclass
 class Step:
     """What one step decided."""
 
-    start: float
+    scheduled: float  # when its hooks were asked
+    start: float  # of its computation; later than that under asynchronous scheduling
     duration: float
-    tokens: dict[int, int]  # scheduled, by row
+    tokens: dict[int, int]  # scheduled, by row, in order of budget
     preempted: list[int]  # rows, in the order it happened
     num_free_blocks: int  # when all blocks of the step are taken
+    num_prefill_tokens: int = 0
+    scheduled_requests: list[Request] = field(default_factory=list)  # in order of admission
+    whole: list[Request] = field(default_factory=list)  # those that the step gives a token
 
 
 @dataclass(eq=False)
@@ -102,6 +126,7 @@ class ReferenceEngine:
     steps: list[Step] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     num_arrived: int = 0
+    num_prefill_tokens: int = 0  # of all steps that have ended
     num_admissions: int = 0
     num_computed_tokens: int = 0
     num_recomputed_tokens: int = 0
@@ -118,18 +143,23 @@ class ReferenceEngine:
         self.pool = BlockPool(self.config.num_gpu_blocks)
 
     def run(self, horizon: float = math.inf) -> None:
-        """Step until every request has finished or the horizon is reached."""
+        """Step until every request has ended or the horizon is reached."""
         self.now = self.requests[0].view.arrival_time
+        under_way: Step | None = None
         while self.num_arrived < len(self.requests) or self.waiting or self.running:
-            if not self.waiting and not self.running:
+            if not (self.waiting or self.running or under_way):
                 self.now = max(self.now, self.requests[self.num_arrived].view.arrival_time)
             if self.now >= horizon:
                 break
-            self.step()
+            self.take_messages()
+            step = self.schedule(under_way) if self.waiting or self.running else None
+            if self.config.async_scheduling:  # the one before is computed meanwhile
+                step, under_way = under_way, step
+            if step is not None:
+                self.complete(step)
 
-    def step(self) -> None:
-        """Take one step."""
-        self.take_arrivals()
+    def schedule(self, under_way: Step | None = None) -> Step:
+        """Decide what a step computes; its tokens count as computed from now on."""
         engine = self.observe()
         policy = self.policy
         tokens: dict[int, int] = {}
@@ -159,10 +189,13 @@ class ReferenceEngine:
             worst = [
                 r
                 for r in self.running
-                if r not in held and r.view.num_output_tokens > r.output_at_admission
+                if r not in held
+                and r.view.num_output_tokens > r.output_at_admission
+                and not r.is_ending
             ]
             worst.sort(key=lambda r: (waiting_key[r], r.admission), reverse=True)
-            for best, victim in zip(candidates, worst, strict=False):
+            ready = [r for r in candidates if r.stale_tokens == 0]
+            for best, victim in zip(ready, worst, strict=False):
                 if not waiting_key[best] < waiting_key[victim]:
                     break
                 self.running.remove(victim)
@@ -189,8 +222,9 @@ class ReferenceEngine:
                 victim = self.find_victim()
                 victim_place = self.running.index(victim)
                 if victim_place < place:
-                    budget += self.charge(tokens.pop(victim.row))
                     place -= 1
+                    if victim.row in tokens:
+                        budget += self.charge(tokens.pop(victim.row))
                 self.running.remove(victim)
                 self.preempt(victim)
                 out_of_blocks.append(victim)
@@ -199,11 +233,15 @@ class ReferenceEngine:
             if request not in self.running:
                 break
             request.blocks += self.pool.take(self.blocks_needed(request, new))
-            self.remember(request, int(request.view.num_computed_tokens) + new)
+            computed = int(request.view.num_computed_tokens) + new
+            self.remember(request, min(computed, request.num_tokens))
             tokens[request.row] = new
             budget -= self.charge(new)
             place += 1
 
+        # vLLM passes those over of whom a token is still under way.
+        aside += [r for r in candidates if r.stale_tokens > 0]
+        candidates = [r for r in candidates if r.stale_tokens == 0]
         while (
             not out_of_blocks
             and candidates
@@ -220,61 +258,81 @@ class ReferenceEngine:
             tokens[request.row] = new
             budget -= self.charge(new)
 
-        # 6. What was set aside returns and the step takes its time.
+        # 6. What was set aside returns.
         self.waiting = candidates + aside + out_of_blocks
-        num_free_blocks = self.num_free_blocks
         self.running = sorted(self.running + held, key=lambda r: r.admission)
-        start = self.now
-        self.finish_step(tokens)
         preempted += out_of_blocks
-        self.steps.append(
-            Step(
-                start,
-                self.last_step_time,
-                tokens,
-                [r.row for r in preempted],
-                num_free_blocks,
-            )
-        )
+        step = self.put_under_way(tokens, preempted)
+        if under_way is not None:
+            step.start += under_way.duration
+        self.steps.append(step)
+        return step
 
     def key(self, hook: Any, request: Request, engine: SimpleNamespace) -> float:
         """Ask a key hook; NaN counts as +inf."""
-        request.view.client_tokens = self.client_counter.get(request.client, 0.0)
+        self.show(request)
         value = float(hook(request.view, engine))
         return math.inf if math.isnan(value) else value
 
     def flag(self, hook: Any, request: Request, engine: SimpleNamespace, default: bool) -> bool:
         """Ask `admit` or `hold`."""
-        request.view.client_tokens = self.client_counter.get(request.client, 0.0)
+        self.show(request)
         return default if hook is None else bool(hook(request.view, engine))
+
+    def show(self, request: Request) -> None:
+        """Bring a request's row up to date that a hook is about to be asked about."""
+        request.view.client_tokens = self.client_counter.get(request.client, 0.0)
+        since = self.num_prefill_tokens - request.prefill_at_arrival
+        request.view.prefill_tokens_since_arrival = since
 
     @property
     def num_free_blocks(self) -> int:
         """KV blocks that nobody holds."""
         return len(self.pool.free)
 
-    def take_arrivals(self) -> None:
-        """Let requests that have arrived join `waiting`; a returning client's counter is lifted."""
-        while (
-            self.num_arrived < len(self.requests)
-            and self.requests[self.num_arrived].view.arrival_time <= self.now
-        ):
-            request = self.requests[self.num_arrived]
-            if self.num_arrived > 0:
-                last = self.requests[self.num_arrived - 1].view.arrival_time
-                gap = request.view.arrival_time - last
-                if self.num_arrived == 1:
-                    self.mean_gap = gap
-                else:
-                    self.mean_gap += AVERAGE_WEIGHT * (gap - self.mean_gap)
-            active = {r.client for r in self.waiting + self.running}
-            if active and request.client not in active:
-                least = min(self.client_counter.get(client, 0.0) for client in active)
-                own = self.client_counter.get(request.client, 0.0)
-                self.client_counter[request.client] = max(own, least)
-            self.enter_waiting(request)
-            self.waiting.append(request)
-            self.num_arrived += 1
+    def take_messages(self) -> None:
+        """Take in, in order of time, who has arrived and who has given up by now."""
+        arrivals = [
+            (request.view.arrival_time, 0, request.row)
+            for request in self.requests[self.num_arrived :]
+        ]
+        aborts = [
+            (request.abort_time, 1, request.row)
+            for request in self.requests
+            if not request.has_ended
+        ]
+        for time, is_abort, row in sorted(arrivals + aborts):
+            if time > self.now:
+                break
+            if is_abort:
+                self.abort(self.requests[row])
+            else:
+                self.arrive(self.requests[row])
+
+    def arrive(self, request: Request) -> None:
+        """Let a request join `waiting`; a returning client's counter is lifted."""
+        if self.num_arrived > 0:
+            last = self.requests[self.num_arrived - 1].view.arrival_time
+            gap = request.view.arrival_time - last
+            if self.num_arrived == 1:
+                self.mean_gap = gap
+            else:
+                self.mean_gap += AVERAGE_WEIGHT * (gap - self.mean_gap)
+        active = {r.client for r in self.waiting + self.running}
+        if active and request.client not in active:
+            least = min(self.client_counter.get(client, 0.0) for client in active)
+            own = self.client_counter.get(request.client, 0.0)
+            self.client_counter[request.client] = max(own, least)
+        request.prefill_at_arrival = self.num_prefill_tokens
+        self.enter_waiting(request)
+        self.waiting.append(request)
+        self.num_arrived += 1
+
+    def abort(self, request: Request) -> None:
+        """Forget a request whose client has given up."""
+        (self.running if request in self.running else self.waiting).remove(request)
+        self.release(request)
+        request.aborted_ts = request.abort_time
 
     def observe(self) -> SimpleNamespace:
         """Return the engine row that all hooks of this step see."""
@@ -328,6 +386,8 @@ class ReferenceEngine:
 
     def num_new_tokens(self, request: Request, num_present: int, budget: int) -> int:
         """Return the tokens that a running request is given out of `budget`."""
+        if request.is_ending:
+            return 0
         if self.config.instant_prefill:
             return request.missing
         room = self.config.max_model_len - int(request.view.num_computed_tokens) - 1
@@ -393,6 +453,8 @@ class ReferenceEngine:
     def preempt(self, request: Request) -> None:
         """Take a request's KV; what is not cached will be computed again."""
         self.release(request)
+        request.stale_tokens = request.tokens_under_way
+        request.placeholders = 0
         self.num_recomputed_tokens += request.view.num_computed_tokens
         request.view.num_computed_tokens = 0
         request.view.num_preemptions += 1
@@ -419,17 +481,18 @@ class ReferenceEngine:
             counter = self.client_counter.get(request.client, 0.0)
             self.client_counter[request.client] = counter + request.view.num_prompt_tokens
 
-    def finish_step(self, tokens: dict[int, int]) -> None:
-        """Let the step take its time, hand out tokens and free what has finished."""
+    def put_under_way(self, tokens: dict[int, int], preempted: list[Request]) -> Step:
+        """Price a step, and count its tokens as computed."""
         scheduled = [r for r in self.running if r.row in tokens]
         decodes = [
             r
             for r in scheduled
-            if (r.view.num_output_tokens > 0 and r.missing == 1) or self.config.instant_prefill
+            if (r.view.num_output_tokens + r.placeholders > 0 and r.missing == 1)
+            or self.config.instant_prefill
         ]
         prefills = [r for r in scheduled if r not in decodes]
         num_prefill_tokens = sum(tokens[r.row] for r in prefills)
-        self.last_step_time = self.step_time.seconds(
+        seconds = self.step_time.seconds(
             num_prefill_tokens,
             len(decodes),
             sum(r.view.num_computed_tokens for r in decodes),
@@ -437,22 +500,62 @@ class ReferenceEngine:
                 tokens[r.row] * (r.view.num_computed_tokens + 0.5 * tokens[r.row]) for r in prefills
             ),
         )
-        self.now += self.last_step_time
-        if prefills:
-            rate = num_prefill_tokens / self.last_step_time
+        if self.config.async_scheduling and not scheduled:
+            seconds = 0.0  # there is nothing to wait for
+        whole = []
+        for request in scheduled:
+            self.num_computed_tokens += tokens[request.row]
+            request.view.num_computed_tokens += tokens[request.row]
+            request.tokens_under_way += tokens[request.row]
+            if request.missing == 0:
+                request.placeholders += 1
+                whole.append(request)
+        return Step(
+            self.now,
+            self.now,
+            seconds,
+            tokens,
+            [r.row for r in preempted],
+            self.num_free_blocks,
+            num_prefill_tokens,
+            scheduled,
+            whole,
+        )
+
+    def complete(self, step: Step) -> None:
+        """Let a step take its time, hand out its tokens and free what has finished."""
+        self.now += step.duration
+        for request in sorted(self.requests[: self.num_arrived], key=lambda r: r.abort_time):
+            if request.abort_time <= self.now and not request.has_ended:
+                self.abort(request)
+        if step.tokens:
+            self.last_step_time = step.duration
+        if step.num_prefill_tokens > 0:
+            self.num_prefill_tokens += step.num_prefill_tokens
+            rate = step.num_prefill_tokens / step.duration
             if math.isnan(self.token_rate):
                 self.token_rate = rate
             else:
                 self.token_rate += AVERAGE_WEIGHT * (rate - self.token_rate)
-        for request in scheduled:
-            self.num_computed_tokens += tokens[request.row]
-            request.view.num_computed_tokens += tokens[request.row]
-            if request.missing == 0:
+        for request in step.scheduled_requests:
+            is_stale = request.stale_tokens > 0  # it was preempted since, and waits
+            request.tokens_under_way -= step.tokens[request.row]
+            if is_stale:
+                request.stale_tokens -= step.tokens[request.row]
+            if request in step.whole and not request.has_ended:
+                if is_stale:
+                    request.view.num_uncached_tokens += 1
+                else:
+                    request.placeholders -= 1
                 self.emit_token(request)
-        for row in tokens:  # in order of budget, as vLLM does
-            if not math.isnan(self.requests[row].finished_ts):
-                self.release(self.requests[row])
-        self.running = [r for r in self.running if math.isnan(r.finished_ts)]
+        for row in step.tokens:  # in order of budget, as vLLM does
+            request = self.requests[row]
+            if request in step.whole and request in self.running:
+                self.remember(request, int(request.view.num_computed_tokens) - request.placeholders)
+            if not math.isnan(request.finished_ts):
+                self.release(request)
+        self.running = [r for r in self.running if not r.has_ended]
+        self.waiting = [r for r in self.waiting if not r.has_ended]
         if not self.waiting:
             self.peak_backlog_time = 0.0
 

@@ -20,6 +20,7 @@ RESULT_DTYPE = np.dtype(
         ("scheduled_ts", "f8"),  # start of the first step that computed any of its tokens
         ("first_token_ts", "f8"),
         ("last_token_ts", "f8"),  # NaN unless the request finished
+        ("aborted_ts", "f8"),  # when its client gave up; NaN if it did not, or was served by then
         ("num_output_tokens", "i8"),  # produced; `output_len` once finished
         ("num_preemptions", "i8"),
     ],

@@ -20,8 +20,8 @@ from queuesmith.engine.waiting import (
     count_scheduled,
     enter_waiting,
     most_tokens_per_request,
+    pop_candidate,
     rank_waiting,
-    sift_down,
     sift_up,
 )
 
@@ -52,7 +52,10 @@ def set_aside_held(requests, e, p, s, work, lists, clients, hold):
 def preempt(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key):
     """Take all KV blocks of a request that has left `running` and let it wait again."""
     r = requests[row]
-    give_back_blocks(p, s, work[row], pool, tables)
+    w = work[row]
+    give_back_blocks(p, s, w, pool, tables)
+    w.stale_tokens = w.tokens_under_way
+    w.placeholders = 0
     s.num_recomputed_tokens += r.num_computed_tokens
     r.num_computed_tokens = 0
     r.num_preemptions += 1
@@ -60,6 +63,13 @@ def preempt(requests, e, p, s, work, lists, clients, pool, contents, tables, row
     s.num_preempted += 1
     s.num_preemptions += 1
     enter_waiting(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key)
+
+
+@njit(forceinline=True, _nrt=False)
+def is_ending(r, w):
+    """Tell whether the token under way is the last that `max_tokens` allows; as vLLM says it."""
+    reach = r.num_computed_tokens + 2 - w.placeholders
+    return w.placeholders > 0 and reach >= r.num_prompt_tokens + r.max_tokens
 
 
 @njit(_nrt=False)
@@ -76,20 +86,21 @@ def displace(requests, e, p, s, work, lists, clients, pool, contents, tables, wa
     num_candidates = s.num_candidates
     num_displaced = 0
     while s.num_candidates > 0:
+        if work[lists[WAITING, 0]].stale_tokens > 0:  # could not take a seat in this step
+            pop_candidate(s, work, lists)
+            continue
         worst = -1
         for place in range(s.num_running):
             row = lists[RUNNING, place]
             if requests[row].num_output_tokens <= work[row].output_at_admission:
                 continue  # no token since its admission: without this rule two could swap forever
+            if is_ending(requests[row], work[row]):
+                continue  # its seat is about to be free
             if worst < 0 or work[row].key >= work[lists[RUNNING, worst]].key:
                 worst = place
         if worst < 0 or not work[lists[WAITING, 0]].key < work[lists[RUNNING, worst]].key:
             break
-        s.num_candidates -= 1
-        best = lists[WAITING, 0]
-        lists[WAITING, 0] = lists[WAITING, s.num_candidates]
-        lists[WAITING, s.num_candidates] = best
-        sift_down(work, lists, s.num_candidates, 0)
+        pop_candidate(s, work, lists)
         lists[SCRATCH, num_displaced] = lists[RUNNING, worst]
         num_displaced += 1
         for place in range(worst, s.num_running - 1):
@@ -116,9 +127,11 @@ def displace(requests, e, p, s, work, lists, clients, pool, contents, tables, wa
 
 
 @njit(forceinline=True, _nrt=False)
-def num_new_tokens(r, p, most, budget):
+def num_new_tokens(r, w, p, most, budget):
     """Return the tokens that a running request is given out of `budget`."""
-    missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
+    if p.async_scheduling and is_ending(r, w):
+        return 0
+    missing = r.num_prompt_tokens + r.num_output_tokens + w.placeholders - r.num_computed_tokens
     if p.instant_prefill:
         return missing
     new = min(missing, most, budget)
@@ -139,7 +152,7 @@ def order_matters(requests, p, s, work, lists):
     free = s.num_free_blocks
     for place in range(s.num_running):
         row = lists[RUNNING, place]
-        new = num_new_tokens(requests[row], p, most, p.token_budget)
+        new = num_new_tokens(requests[row], work[row], p, most, p.token_budget)
         budget -= 1 if p.instant_prefill else new
         num_tokens = requests[row].num_computed_tokens + new
         free -= more_blocks(num_tokens, work[row].blocks, p.block_size)
@@ -224,7 +237,7 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
     preempted = False
     s.num_prefill_tokens = s.num_decodes = s.kv_tokens = 0
     s.attention = 0.0
-    caching, block_size = p.caching, p.block_size
+    is_plain, block_size = not (p.caching or p.async_scheduling), p.block_size
     num_plain_decodes = 0
     kv_tokens = 0
     place = 0
@@ -233,7 +246,7 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
         r, w = requests[row], work[row]
         computed = r.num_computed_tokens
         if (
-            not caching
+            is_plain
             and r.num_output_tokens > 0
             and r.num_prompt_tokens + r.num_output_tokens - computed == 1
             and computed < w.blocks * block_size
@@ -244,7 +257,7 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
             budget -= 1
             place += 1
             continue
-        new = num_new_tokens(r, p, most, budget)
+        new = num_new_tokens(r, w, p, most, budget)
         lists[TOKENS, place] = new
         if new == 0:
             place += 1
@@ -259,7 +272,7 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
             if victim_place < place:
                 refund = lists[TOKENS, victim_place]
                 if refund > 0:
-                    count_scheduled(p, s, requests[victim], refund, -1)
+                    count_scheduled(p, s, requests[victim], work[victim], refund, -1)
                     budget += 1 if p.instant_prefill else refund
                 place -= 1
             remove_running(s, lists, victim_place)
@@ -273,8 +286,9 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
         if not fits:
             break
         take_blocks(p, s, w, pool, contents, tables, more)
-        remember_blocks(p, w, pool, contents, tables, computed + new)
-        count_scheduled(p, s, r, new, 1)
+        known = min(computed + new, r.num_prompt_tokens + r.num_output_tokens)
+        remember_blocks(p, w, pool, contents, tables, known)
+        count_scheduled(p, s, r, w, new, 1)
         budget -= 1 if p.instant_prefill else new
         place += 1
     for later in range(place, s.num_running):
@@ -282,6 +296,24 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
     s.num_decodes += num_plain_decodes
     s.kv_tokens += kv_tokens
     return budget, preempted
+
+
+@njit(_nrt=False)
+def leave_running(s, lists, row):
+    """Take a request off `running`, or off those of `running` that are held in this step.
+
+    Returns the tokens it has in this step.
+    """
+    for place in range(s.num_running):
+        if lists[RUNNING, place] == row:
+            tokens = lists[TOKENS, place]
+            remove_running(s, lists, place)
+            return tokens
+    s.num_held -= 1
+    for place in range(s.num_held + 1):
+        if lists[HELD, place] == row:
+            lists[HELD, place] = lists[HELD, s.num_held]  # their order is restored by sorting
+    return 0
 
 
 @njit(_nrt=False)

@@ -23,6 +23,7 @@ SETTINGS_DTYPE = np.dtype(
         ("reserve_full_isl", "?"),
         ("watermark_blocks", "i8"),
         ("caching", "?"),
+        ("async_scheduling", "?"),
         ("priority_victims", "?"),
         ("instant_prefill", "?"),
         # StepTime, s; `a` includes the host overhead
@@ -41,6 +42,7 @@ SETTINGS_DTYPE = np.dtype(
         ("preemptive", "?"),
         ("keeps_heap", "?"),  # keys never change while a request waits, and nobody is set aside
         ("reads_clients", "?"),
+        ("reads_prefill", "?"),
         ("reads_oldest_wait", "?"),
         # the run
         ("jump", "?"),
@@ -54,13 +56,15 @@ STATE_DTYPE = np.dtype(
     [
         ("now", "f8"),
         ("next_row", "i8"),  # the next to arrive
+        ("next_abort", "i8"),  # lists[ABORTS, next_abort] is the next client to give up
+        ("num_aborts", "i8"),
         ("num_waiting", "i8"),
         ("num_candidates", "i8"),  # lists[WAITING, :num_candidates] is the heap of this step
         ("num_running", "i8"),
         ("num_held", "i8"),
         ("num_free_blocks", "i8"),
         ("num_admissions", "i8"),
-        ("num_finished", "i8"),
+        ("num_ended", "i8"),  # finished or aborted
         ("num_decoding", "i8"),  # running requests that can be jumped over
         ("keys_are_fresh", "?"),
         ("out_of_order", "?"),  # `running` is not in admission order
@@ -69,10 +73,18 @@ STATE_DTYPE = np.dtype(
         ("num_decodes", "i8"),
         ("kv_tokens", "i8"),
         ("attention", "f8"),
+        # asynchronous scheduling: the step that is computed while the next one is scheduled
+        ("is_under_way", "?"),
+        ("under_way", "i8"),  # the first of its lists
+        ("num_under_way", "i8"),  # requests in it
+        ("num_whole_under_way", "i8"),  # of them, those whose tokens are all computed by it
+        ("seconds_under_way", "f8"),
+        ("prefill_under_way", "i8"),
         # what the engine row is made of
         ("waiting_tokens", "i8"),
         ("waiting_arrivals_us", "i8"),  # since the first arrival; integers add exactly in any order
         ("prompt_tokens_seen", "i8"),
+        ("prefill_tokens", "i8"),  # of all steps that have ended
         ("last_arrival", "f8"),
         ("mean_gap", "f8"),
         ("token_rate", "f8"),
@@ -88,7 +100,7 @@ STATE_DTYPE = np.dtype(
         ("num_entries", "i8"),
         ("num_preemptions", "i8"),
         ("num_preempted", "i8"),  # in this step: lists[PREEMPTED, :num_preempted]
-        ("steps_at_finish", "i8"),
+        ("steps_at_end", "i8"),  # when a request last ended
         ("num_usual_gaps", "i8"),  # since the step began
         ("itl_bin", "i8"),  # where the last gap fell
         # the hook and row asked last, for whoever catches what a policy raised
@@ -101,6 +113,7 @@ STATE_DTYPE = np.dtype(
 #: One row per step when a run is recorded.
 STEP_DTYPE = np.dtype(
     [
+        ("scheduled", "f8"),  # when its hooks were asked; before `start` if asynchronous
         ("start", "f8"),
         ("duration", "f8"),
         ("num_waiting", "i8"),  # at the start of the step
@@ -127,9 +140,17 @@ WORK_DTYPE = np.dtype(
         ("order", "f8"),  # its victim_key, while `running` is sorted
         ("tokens", "i8"),  # of this step, while `running` is sorted back
         ("output_at_admission", "i8"),
+        ("prefill_at_arrival", "i8"),  # `prefill_tokens` of the engine then
+        # asynchronous scheduling
+        ("tokens_under_way", "i8"),  # scheduled, not computed
+        ("placeholders", "i8"),  # output tokens under way
+        ("stale_tokens", "i8"),  # of those under way, from before a preemption
+        ("abort_time", "f8"),
+        ("ended", "?"),
         ("scheduled_ts", "f8"),  # results; NaN until they happen
         ("first_token_ts", "f8"),
         ("finished_ts", "f8"),
+        ("aborted_ts", "f8"),
     ],
     align=True,
 )
@@ -160,8 +181,15 @@ CONTENT_DTYPE = np.dtype([("oldest", "i8"), ("newest", "i8")], align=True)
 # Rows of `tables`: the blocks that each request holds, and what they will hold when full.
 BLOCK, CONTENT = range(2)
 
-# Lists of rows, one after the other in an array of shape (NUM_LISTS, num_requests).
-WAITING, RUNNING, TOKENS, HELD, PREEMPTED, SCRATCH, NUM_LISTS = range(7)
+# Lists of rows, one after the other in an array of shape (number of lists, num_requests). The last
+# ones are there only where somebody gives up, or scheduling is asynchronous.
+WAITING, RUNNING, TOKENS, HELD, PREEMPTED, SCRATCH, ABORTS, FIRST_STEP = range(8)
+
+# Two steps can be under way; each has lists from FIRST_STEP and FIRST_STEP + NUM_STEP_LISTS on: its
+# rows in order of admission, the tokens of each, whether all tokens of the request are computed by
+# it, and its rows in order of budget.
+STEP_ROWS, STEP_TOKENS, STEP_IS_WHOLE, STEP_BUDGET, NUM_STEP_LISTS = range(5)
+NUM_LISTS = FIRST_STEP + 2 * NUM_STEP_LISTS
 
 # Hooks, as `fault_hook` names them.
 WAITING_KEY, VICTIM_KEY, ADMIT, HOLD = range(4)

@@ -57,12 +57,21 @@ def sift_down(work, lists, size, place):
 
 
 @njit(forceinline=True, _nrt=False)
-def ask_key(requests, e, p, s, work, clients, hook, row, key):
-    """Ask a key hook about one row; NaN counts as +inf."""
+def show(requests, p, s, work, clients, hook, row):
+    """Bring a row up to date that a hook is about to be asked about."""
     s.fault_hook = hook
     s.fault_row = row
     if p.reads_clients:
         requests[row].client_tokens = clients[work[row].client].counter
+    if p.reads_prefill:
+        since = s.prefill_tokens - work[row].prefill_at_arrival
+        requests[row].prefill_tokens_since_arrival = since
+
+
+@njit(forceinline=True, _nrt=False)
+def ask_key(requests, e, p, s, work, clients, hook, row, key):
+    """Ask a key hook about one row; NaN counts as +inf."""
+    show(requests, p, s, work, clients, hook, row)
     value = key(requests[row], e)
     return np.inf if np.isnan(value) else value
 
@@ -70,10 +79,7 @@ def ask_key(requests, e, p, s, work, clients, hook, row, key):
 @njit(forceinline=True, _nrt=False)
 def ask_flag(requests, e, p, s, work, clients, hook, row, flag):
     """Ask `admit` or `hold` about one row."""
-    s.fault_hook = hook
-    s.fault_row = row
-    if p.reads_clients:
-        requests[row].client_tokens = clients[work[row].client].counter
+    show(requests, p, s, work, clients, hook, row)
     return flag(requests[row], e)
 
 
@@ -99,6 +105,52 @@ def enter_waiting(
         work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
         s.num_candidates = s.num_waiting
         sift_up(work, lists, s.num_waiting - 1)
+
+
+@njit(_nrt=False)
+def find_waiting(s, lists, row):
+    """Return the place of a request in `waiting`."""
+    place = 0
+    while lists[WAITING, place] != row:
+        place += 1
+    return place
+
+
+@njit(_nrt=False)
+def leave_waiting(requests, p, s, work, lists, row):
+    """Take a request that has ended off `waiting`, between steps."""
+    place = find_waiting(s, lists, row)
+    s.num_waiting -= 1
+    lists[WAITING, place] = lists[WAITING, s.num_waiting]
+    s.waiting_tokens -= requests[row].num_uncached_tokens
+    s.waiting_arrivals_us -= arrival_us(requests, requests[row])
+    if p.keeps_heap:
+        s.num_candidates = s.num_waiting
+        if place < s.num_waiting:
+            sift_up(work, lists, place)
+            sift_down(work, lists, s.num_waiting, place)
+
+
+@njit(_nrt=False)
+def grow_waiting(requests, e, p, s, work, lists, clients, row, waiting_key):
+    """Take note of a token that came for a request after its preemption."""
+    requests[row].num_uncached_tokens += 1
+    s.waiting_tokens += 1
+    if p.keeps_heap:
+        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+        place = find_waiting(s, lists, row)
+        sift_up(work, lists, place)
+        sift_down(work, lists, s.num_waiting, place)
+
+
+@njit(forceinline=True, _nrt=False)
+def pop_candidate(s, work, lists):
+    """Take the first candidate out of the heap, for this step; it goes on waiting."""
+    s.num_candidates -= 1
+    row = lists[WAITING, 0]
+    lists[WAITING, 0] = lists[WAITING, s.num_candidates]
+    lists[WAITING, s.num_candidates] = row
+    sift_down(work, lists, s.num_candidates, 0)
 
 
 @njit(forceinline=True, _nrt=False)
@@ -139,11 +191,12 @@ def most_tokens_per_request(p, s):
 
 
 @njit(forceinline=True, _nrt=False)
-def count_scheduled(p, s, r, new, sign):
+def count_scheduled(p, s, r, w, new, sign):
     """Add what computing `new` tokens of a request costs to the step, or take it back."""
     computed = r.num_computed_tokens
-    missing = r.num_prompt_tokens + r.num_output_tokens - computed
-    if (missing == 1 and r.num_output_tokens > 0) or p.instant_prefill:
+    num_output_tokens = r.num_output_tokens + w.placeholders
+    missing = r.num_prompt_tokens + num_output_tokens - computed
+    if (missing == 1 and num_output_tokens > 0) or p.instant_prefill:
         s.num_decodes += sign
         s.kv_tokens += sign * computed
     else:
@@ -181,6 +234,9 @@ def schedule_waiting(
     while s.num_candidates > 0 and budget > 0 and s.num_running + s.num_held < p.seats:
         row = lists[WAITING, 0]
         r, w = requests[row], work[row]
+        if w.stale_tokens > 0:  # vLLM passes it over until the token that is under way has come
+            pop_candidate(s, work, lists)
+            continue
         num_hits, num_idle_hits = find_hits(r, p, w, pool, contents, tables)
         new = tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget)
         if new == 0:
@@ -213,8 +269,11 @@ def schedule_waiting(
         lists[RUNNING, s.num_running] = row
         lists[TOKENS, s.num_running] = new
         s.num_running += 1
-        count_scheduled(p, s, r, new, 1)
+        count_scheduled(p, s, r, w, new, 1)
         budget -= 1 if p.instant_prefill else new
+    while p.keeps_heap and s.num_candidates < s.num_waiting:  # who was passed over returns
+        s.num_candidates += 1
+        sift_up(work, lists, s.num_candidates - 1)
 
 
 @njit(forceinline=True, _nrt=False)

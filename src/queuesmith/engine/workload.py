@@ -50,6 +50,7 @@ class Workload:
     predicted_output_tokens : (num_requests,) float64
     max_tokens : (num_requests,) int64
     deadline : (num_requests,) float64
+    abort_time : (num_requests,) float64
     client : (num_requests,) int64
         Codes from 0; requests of unknown clients are clients of their own.
     num_dropped, num_truncated : int
@@ -63,6 +64,7 @@ class Workload:
     predicted_output_tokens: NDArray[np.float64]
     max_tokens: NDArray[np.int64]
     deadline: NDArray[np.float64]
+    abort_time: NDArray[np.float64]
     client: NDArray[np.int64]
     num_dropped: int
     num_truncated: int
@@ -133,6 +135,7 @@ def prepare(
         predicted_output_tokens=np.asarray(predicted_output_tokens, np.float64)[rows],
         max_tokens=_max_tokens(kept, config),
         deadline=np.full(len(kept), np.inf) if kept.deadline is None else kept.deadline,
+        abort_time=np.full(len(kept), np.inf) if kept.abort_time is None else kept.abort_time,
         client=client.astype(np.int64),
         num_dropped=len(trace) - len(kept),
         num_truncated=int((output_len < kept.output_len).sum()),

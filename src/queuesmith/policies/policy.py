@@ -17,6 +17,7 @@ from typing import Any
 from queuesmith.errors import PolicyError, UnknownPolicy, did_you_mean
 from queuesmith.policies.language import BUILTINS, HOOKS, MAX_BYTES, SWITCHES
 from queuesmith.policies.syntax import CheckedFile, check_syntax
+from queuesmith.request import SHARED_FIELDS
 
 Hook = Callable[[Any, Any], Any]
 
@@ -83,9 +84,9 @@ class Policy:
     @property
     def static(self) -> bool:
         """Whether `waiting_key` cannot change while a request waits, as far as syntax shows."""
-        fields = self.reads["waiting_key"]
-        return "request.client_tokens" not in fields and not any(
-            name.startswith("engine.") for name in fields
+        return not any(
+            name.startswith("engine.") or name.removeprefix("request.") in SHARED_FIELDS
+            for name in self.reads["waiting_key"]
         )
 
     def reads_field(self, name: str) -> bool:

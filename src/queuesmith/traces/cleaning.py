@@ -20,7 +20,7 @@ from queuesmith.traces.source import Source, one_line
 from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
 
 REQUIRED = ("arrival_time", "prompt_len", "output_len")
-OPTIONAL = ("client", "session", "turn", "priority", "max_tokens", "deadline")
+OPTIONAL = ("client", "session", "turn", "priority", "max_tokens", "deadline", "abort_time")
 
 #: Columns of whole numbers, with what stands for a missing one where one may be missing.
 _COUNTS = {"prompt_len": 1, "output_len": 1, "turn": -1, "priority": 0, "max_tokens": MAX_TOKENS}
@@ -117,17 +117,21 @@ def build_trace(
     for name in ("client", "session"):
         if name in columns:
             fields[name] = _codes(where[name], columns[name].take(pa.array(rows)))
-    if "deadline" in columns:
-        deadlines = _times(where["deadline"], columns["deadline"], unit)
-        if deadlines.dated != arrivals.dated and deadlines.known.any():
+    for name in ("deadline", "abort_time"):
+        if name not in columns:
+            continue
+        times = _times(where[name], columns[name], unit)
+        if times.dated != arrivals.dated and times.known.any():
             raise TraceError(
-                f"{source.name}: deadline and arrival_time must be on one clock, "
+                f"{source.name}: {name} and arrival_time must be on one clock, "
                 "but one holds dates and the other numbers; convert one of them"
             )
-        known = deadlines.known[rows] & (deadlines.ticks[rows] >= 0)
-        due = (np.where(known, deadlines.ticks[rows], start) - start) / deadlines.per_second
-        fields["deadline"] = np.where(known, due, np.inf)
-        notes += _missing_note("deadline", ~known)
+        known = times.known[rows] & (times.ticks[rows] >= 0)
+        due = (np.where(known, times.ticks[rows], start) - start) / times.per_second
+        if name == "abort_time":
+            known &= due >= seconds  # nobody gives up before asking
+        fields[name] = np.where(known, due, np.inf)
+        notes += _missing_note(name, ~known)
     if block_size is not None:
         hashes = _block_hashes(columns["block_hashes"].take(pa.array(rows)), block_size)
         fields["block_hashes"] = hashes

@@ -29,6 +29,7 @@ _COLUMNS = (
     "priority",
     "max_tokens",
     "deadline",
+    "abort_time",
 )
 
 

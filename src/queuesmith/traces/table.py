@@ -57,6 +57,7 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "priority": ("priority",),
     "max_tokens": ("max_tokens",),
     "deadline": ("deadline",),
+    "abort_time": ("abort_time",),
 }
 
 _DELIMITERS = ",;\t|"

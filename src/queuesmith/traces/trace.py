@@ -63,6 +63,9 @@ class Trace:
         The client's cap on the output; when left out, whatever the context window leaves.
     deadline : (num_requests,) float64, optional
         Seconds on the clock of `arrival_time` by which the last token is due.
+    abort_time : (num_requests,) float64, optional
+        Seconds on the clock of `arrival_time` at which the client gives up unless it has been
+        served by then; +inf for never.
     block_hashes : BlockHashes, optional
         Of the prompts, as the source has them; their number need not agree with `prompt_len`.
     origin : Origin
@@ -87,6 +90,7 @@ class Trace:
     priority: NDArray[np.int64] | None = None
     max_tokens: NDArray[np.int64] | None = None
     deadline: NDArray[np.float64] | None = None
+    abort_time: NDArray[np.float64] | None = None
     block_hashes: BlockHashes | None = None
     origin: Origin = Origin()
 
@@ -102,6 +106,7 @@ class Trace:
         priority: ArrayLike | None = None,
         max_tokens: ArrayLike | None = None,
         deadline: ArrayLike | None = None,
+        abort_time: ArrayLike | None = None,
         block_hashes: BlockHashes | None = None,
         origin: Origin = Origin(),
     ) -> None:
@@ -119,12 +124,15 @@ class Trace:
             ("priority", priority, np.int64),
             ("max_tokens", max_tokens, np.int64),
             ("deadline", deadline, np.float64),
+            ("abort_time", abort_time, np.float64),
         ):
             columns[name] = None if values is None else _column(name, values, dtype, num_requests)
         _check_times(arrivals)
         for name in ("prompt_len", "output_len", "max_tokens"):
             if columns[name] is not None:
                 _check_lengths(name, columns[name])
+        if columns["abort_time"] is not None:
+            _check_aborts(arrivals, columns["abort_time"])
         if block_hashes is not None and len(block_hashes) != num_requests:
             raise TraceError(
                 f"block_hashes has {len(block_hashes)} requests for {num_requests} arrival times"
@@ -183,6 +191,7 @@ _COLUMNS = (
     "priority",
     "max_tokens",
     "deadline",
+    "abort_time",
 )
 
 
@@ -213,6 +222,16 @@ def _check_times(arrivals: NDArray[np.float64]) -> None:
         raise TraceError(
             f"arrival_time must not decrease, but row {row} ({arrivals[row]:g} s) comes before "
             f"row {row - 1} ({arrivals[row - 1]:g} s); sort the rows first"
+        )
+
+
+def _check_aborts(arrivals: NDArray[np.float64], aborts: NDArray[np.float64]) -> None:
+    wrong = ~(aborts >= arrivals)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise TraceError(
+            f"abort_time must not be before arrival_time ({arrivals[row]:g} s), got "
+            f"{aborts[row]:g} in row {row}; give inf for a client that never gives up"
         )
 
 

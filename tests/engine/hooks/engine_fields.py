@@ -1,4 +1,4 @@
-"""A key that depends on every engine field, so that each must be kept the same way."""
+"""A key that depends on every engine field, and on what the engine counts for each request."""
 
 
 def waiting_key(request, engine):
@@ -10,8 +10,10 @@ def waiting_key(request, engine):
     mix = mix + engine.peak_backlog_time * 17.0 + engine.waiting_tokens
     mix = mix + engine.num_waiting + engine.num_running + engine.max_num_seqs
     spread = (mix * (request.num_prompt_tokens % 7 + 1)) % 13.0
+    spread = spread + request.prefill_tokens_since_arrival % 11
     return spread + (engine.now - request.last_token_ts) * request.num_uncached_tokens
 
 
 def victim_key(request, engine):
-    return (engine.peak_backlog_time * 1000.0 + request.num_computed_tokens) % 7.0
+    progress = request.num_computed_tokens + request.prefill_tokens_since_arrival
+    return (engine.peak_backlog_time * 1000.0 + progress) % 7.0

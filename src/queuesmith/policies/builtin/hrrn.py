@@ -1,13 +1,12 @@
-"""Highest response ratio next: the longest wait in proportion to the prefill left.
+"""Highest response ratio next, in tokens: the longest wait in proportion to the prefill left.
 
-Knows:   arrival time and prefill left.
-Source:  Brinch Hansen (1971), (wait + service) / service. SGLang's `hrrn` (2026) counts the tokens
-         prefilled since the arrival instead of the wait, which no field here tells; the two order
-         alike only while the prefill rate is steady. This is the classic form.
+Knows:   the prefill tokens that the engine has computed since the request came, and its own left.
+Source:  SGLang's `hrrn` (`schedule_policy.py`, 2026), after Brinch Hansen (1971), who divides the
+         wait in seconds. In tokens the ratio says how often the request could have been served in
+         the meantime, whatever the engine's speed.
 Caution: a request of thousands of tokens waits as many times longer than one of a few.
 """
 
 
 def waiting_key(request, engine):
-    wait = engine.now - request.arrival_time
-    return -wait / max(request.num_uncached_tokens, 1)
+    return -request.prefill_tokens_since_arrival / request.num_uncached_tokens

@@ -1,0 +1,354 @@
+"""Compiled: a step takes its time, its tokens are handed out, and what has finished is freed.
+
+`complete_step` does that for a step that has just been scheduled. Under asynchronous scheduling
+`put_under_way` keeps what was scheduled while the step before it is computed, and `deliver` hands
+its tokens out when its own turn is over.
+"""
+
+import numpy as np
+from numba import njit
+
+from queuesmith.engine.kv_blocks import give_back_blocks, remember_blocks
+from queuesmith.engine.messages import take_aborts
+from queuesmith.engine.running import restore_running
+from queuesmith.engine.state import (
+    FIRST_STEP,
+    NUM_STEP_LISTS,
+    PREEMPTED,
+    RUNNING,
+    STEP_BUDGET,
+    STEP_IS_WHOLE,
+    STEP_ROWS,
+    STEP_TOKENS,
+    TOKENS,
+)
+from queuesmith.engine.waiting import grow_waiting, leave_waiting
+from queuesmith.request import AVERAGE_WEIGHT
+
+
+@njit(forceinline=True, _nrt=False)
+def step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention):
+    """Return the seconds of one step; the formula of `StepTime.seconds`, term by term."""
+    num_tokens = num_prefill_tokens + num_decodes
+    seconds = p.a + p.b1 * min(num_tokens, p.t0)
+    seconds += p.b2 * max(num_tokens - p.t0, 0.0)
+    seconds += p.c * num_decodes + p.d * kv_tokens + p.e * attention
+    if num_prefill_tokens > 0:
+        seconds += p.f
+    return seconds
+
+
+@njit(forceinline=True, _nrt=False)
+def count_gap(s, itl, gap, times):
+    """Count a gap between output tokens; most gaps fall where the last one did."""
+    place = s.itl_bin
+    last = itl.shape[0] - 1
+    if gap < itl[place].edge or (place < last and gap >= itl[place + 1].edge):
+        low, high = 0, last
+        while low < high:  # the last bin whose edge is not above the gap
+            middle = (low + high + 1) // 2
+            if itl[middle].edge <= gap:
+                low = middle
+            else:
+                high = middle - 1
+        place = low
+        s.itl_bin = place
+    itl[place].count += times
+
+
+@njit(forceinline=True, _nrt=False)
+def finish(p, s, w, clients, pool, tables):
+    """Free what a request holds that has produced its last token."""
+    w.finished_ts = s.now
+    w.ended = True
+    give_back_blocks(p, s, w, pool, tables)
+    s.num_ended += 1
+    s.steps_at_end = s.num_steps
+    if p.reads_clients:
+        clients[w.client].active -= 1
+
+
+@njit(forceinline=True, _nrt=False)
+def emit_token(r, p, s, w, clients, itl, pool, tables, before):
+    """Give a request its next output token at `now`; tell whether that was its last.
+
+    Most had one at the start of the step, `before`: those gaps are counted together.
+    """
+    now = s.now
+    if r.num_output_tokens > 0:
+        if r.last_token_ts == before:
+            s.num_usual_gaps += 1
+        else:
+            count_gap(s, itl, now - r.last_token_ts, 1)
+    else:
+        w.first_token_ts = now
+        ttft = now - r.arrival_time
+        if np.isnan(s.recent_ttft):
+            s.recent_ttft = ttft
+        else:
+            s.recent_ttft += AVERAGE_WEIGHT * (ttft - s.recent_ttft)
+    r.num_output_tokens += 1
+    r.last_token_ts = now
+    if p.reads_clients:
+        clients[w.client].counter += 2.0
+    if r.num_output_tokens < w.output_len:
+        return False
+    finish(p, s, w, clients, pool, tables)
+    return True
+
+
+@njit(_nrt=False)
+def log_step(e, s, lists, log_steps, log_tokens, log_preemptions, start, seconds):
+    """Record the step: what was scheduled and what was preempted, in the order it happened."""
+    step = log_steps[s.num_steps]
+    step.scheduled = s.now
+    step.start = start
+    step.duration = seconds
+    step.num_prefill_tokens = s.num_prefill_tokens
+    step.num_decodes = s.num_decodes
+    step.num_waiting = e.num_waiting
+    step.num_running = e.num_running
+    step.num_free_blocks = s.num_free_blocks
+    entry = s.num_entries
+    for place in range(s.num_running):
+        if lists[TOKENS, place] > 0:
+            log_tokens[entry, 0] = lists[RUNNING, place]
+            log_tokens[entry, 1] = lists[TOKENS, place]
+            entry += 1
+    step.end_entry = entry
+    for index in range(s.num_preempted):
+        log_preemptions[s.num_preemptions - s.num_preempted + index] = lists[PREEMPTED, index]
+    step.end_preemption = s.num_preemptions
+
+
+@njit(_nrt=False)
+def give_back_in_order_of_budget(requests, p, s, work, lists, pool, tables):
+    """Free what finishes in this step in the order in which vLLM does, that of the step.
+
+    Tokens are handed out in order of admission; only the ring of free blocks knows the difference.
+    """
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        r, w = requests[row], work[row]
+        missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
+        if lists[TOKENS, place] == missing and r.num_output_tokens + 1 == w.output_len:
+            give_back_blocks(p, s, w, pool, tables)
+
+
+@njit(forceinline=True, _nrt=False)
+def count_prefill(s, num_prefill_tokens, seconds):
+    """Count the prefill tokens of a step that has ended, and how fast they came."""
+    if num_prefill_tokens > 0:
+        s.prefill_tokens += num_prefill_tokens
+        rate = num_prefill_tokens / seconds if seconds > 0.0 else np.inf
+        if np.isnan(s.token_rate):
+            s.token_rate = rate
+        else:
+            s.token_rate += AVERAGE_WEIGHT * (rate - s.token_rate)
+
+
+@njit(forceinline=True, _nrt=False)
+def complete_step(
+    requests,
+    e,
+    p,
+    s,
+    work,
+    lists,
+    clients,
+    itl,
+    pool,
+    tables,
+    log_steps,
+    log_tokens,
+    log_preemptions,
+):
+    """Let the step take its time, then hand out tokens and free what has finished.
+
+    Returns the number of requests that were given tokens.
+    """
+    seconds = step_seconds(p, s.num_prefill_tokens, s.num_decodes, s.kv_tokens, s.attention)
+    if log_steps.shape[0] > 0:
+        log_step(e, s, lists, log_steps, log_tokens, log_preemptions, s.now, seconds)
+    s.num_preempted = 0
+    before = s.now
+    s.now += seconds
+    s.num_steps += 1
+    if s.next_abort < s.num_aborts:
+        s.num_entries += take_aborts(requests, p, s, work, lists, clients, pool, tables)
+    if p.caching and s.out_of_order:
+        give_back_in_order_of_budget(requests, p, s, work, lists, pool, tables)
+    if s.num_held > 0 or s.out_of_order:
+        restore_running(s, work, lists)
+    count_prefill(s, s.num_prefill_tokens, seconds)
+    kept = 0
+    num_scheduled = 0
+    s.num_decoding = 0
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        new = lists[TOKENS, place]
+        if new > 0:
+            r = requests[row]
+            num_scheduled += 1
+            s.num_computed_tokens += new
+            r.num_computed_tokens += new
+            if r.num_computed_tokens == r.num_prompt_tokens + r.num_output_tokens:
+                if emit_token(r, p, s, work[row], clients, itl, pool, tables, before):
+                    continue
+                s.num_decoding += 1
+        lists[RUNNING, kept] = row
+        kept += 1
+    if s.num_usual_gaps > 0:
+        count_gap(s, itl, s.now - before, s.num_usual_gaps)
+        s.num_usual_gaps = 0
+    s.num_running = kept
+    if num_scheduled > 0:
+        s.step_time = seconds
+    s.num_entries += num_scheduled
+    if s.num_waiting == 0:
+        s.peak_backlog_time = 0.0
+    return num_scheduled
+
+
+@njit(_nrt=False)
+def put_under_way(requests, e, p, s, work, lists, first, log_steps, log_tokens, log_preemptions):
+    """Keep what was scheduled, in lists from `first` on; its tokens count as computed from now on.
+
+    Returns the requests of the step, those whose tokens are all computed by it, and its seconds: 0
+    when there is nothing to compute.
+    """
+    num_whole = 0
+    for place in range(s.num_running):  # in order of budget
+        row, new = lists[RUNNING, place], lists[TOKENS, place]
+        if new == 0:
+            continue
+        r, w = requests[row], work[row]
+        s.num_computed_tokens += new
+        r.num_computed_tokens += new
+        w.tokens_under_way += new
+        reach = r.num_prompt_tokens + r.num_output_tokens + w.placeholders
+        if r.num_computed_tokens >= reach:
+            lists[first + STEP_BUDGET, num_whole] = row
+            num_whole += 1
+    if s.num_held > 0 or s.out_of_order:
+        restore_running(s, work, lists)
+    num_scheduled = 0
+    for place in range(s.num_running):
+        row, new = lists[RUNNING, place], lists[TOKENS, place]
+        if new == 0:
+            continue
+        r, w = requests[row], work[row]
+        reach = r.num_prompt_tokens + r.num_output_tokens + w.placeholders
+        is_whole = r.num_computed_tokens >= reach
+        lists[first + STEP_ROWS, num_scheduled] = row
+        lists[first + STEP_TOKENS, num_scheduled] = new
+        lists[first + STEP_IS_WHOLE, num_scheduled] = is_whole
+        w.placeholders += is_whole
+        num_scheduled += 1
+    seconds = 0.0
+    if num_scheduled > 0:
+        seconds = step_seconds(p, s.num_prefill_tokens, s.num_decodes, s.kv_tokens, s.attention)
+    if log_steps.shape[0] > 0:
+        start = s.now + s.seconds_under_way if s.is_under_way else s.now
+        log_step(e, s, lists, log_steps, log_tokens, log_preemptions, start, seconds)
+    s.num_preempted = 0
+    s.num_steps += 1
+    s.num_entries += num_scheduled
+    return num_scheduled, num_whole, seconds
+
+
+@njit(_nrt=False)
+def deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables, waiting_key):
+    """Let the step that is under way take its time, and hand out its tokens."""
+    first = s.under_way
+    before = s.now
+    s.now += s.seconds_under_way
+    if s.next_abort < s.num_aborts:
+        take_aborts(requests, p, s, work, lists, clients, pool, tables)
+    count_prefill(s, s.prefill_under_way, s.seconds_under_way)
+    if s.num_under_way > 0:
+        s.step_time = s.seconds_under_way
+    if p.caching:  # blocks are filled and freed in order of budget; others find them in that order
+        for place in range(s.num_whole_under_way):
+            row = lists[first + STEP_BUDGET, place]
+            r, w = requests[row], work[row]
+            if w.ended or w.stale_tokens > 0:
+                continue
+            known = r.num_computed_tokens - (w.placeholders - 1)
+            remember_blocks(p, w, pool, contents, tables, known)
+            if r.num_output_tokens + 1 == w.output_len:
+                give_back_blocks(p, s, w, pool, tables)
+    for place in range(s.num_under_way):
+        row = lists[first + STEP_ROWS, place]
+        r, w = requests[row], work[row]
+        if w.ended:
+            continue
+        w.tokens_under_way -= lists[first + STEP_TOKENS, place]
+        is_stale = w.stale_tokens > 0  # it was preempted since, and waits
+        if is_stale:
+            w.stale_tokens -= lists[first + STEP_TOKENS, place]
+        if lists[first + STEP_IS_WHOLE, place] == 0:
+            continue
+        if not is_stale:
+            w.placeholders -= 1
+        has_finished = emit_token(r, p, s, w, clients, itl, pool, tables, before)
+        if is_stale and has_finished:
+            leave_waiting(requests, p, s, work, lists, row)
+        elif is_stale:
+            grow_waiting(requests, e, p, s, work, lists, clients, row, waiting_key)
+    if s.num_usual_gaps > 0:
+        count_gap(s, itl, s.now - before, s.num_usual_gaps)
+        s.num_usual_gaps = 0
+    kept = 0
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        if not work[row].ended:
+            lists[RUNNING, kept] = row
+            kept += 1
+    s.num_running = kept
+    if s.num_waiting == 0:
+        s.peak_backlog_time = 0.0
+
+
+@njit(_nrt=False)
+def overlap(
+    requests,
+    e,
+    p,
+    s,
+    work,
+    lists,
+    clients,
+    itl,
+    pool,
+    contents,
+    tables,
+    log_steps,
+    log_tokens,
+    log_preemptions,
+    waiting_key,
+    is_scheduled,
+):
+    """Hand out the step that is under way, and let the one just scheduled, if any, follow it.
+
+    Returns the number of requests in both.
+    """
+    num_scheduled = num_whole = num_prefill_tokens = 0
+    seconds = 0.0
+    first = 2 * FIRST_STEP + NUM_STEP_LISTS - s.under_way  # of the two, the other one
+    if is_scheduled:
+        num_scheduled, num_whole, seconds = put_under_way(
+            requests, e, p, s, work, lists, first, log_steps, log_tokens, log_preemptions
+        )
+        num_prefill_tokens = s.num_prefill_tokens
+    num_delivered = 0
+    if s.is_under_way:
+        num_delivered = s.num_under_way
+        deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables, waiting_key)
+    s.is_under_way = is_scheduled
+    s.under_way = first
+    s.num_under_way = num_scheduled
+    s.num_whole_under_way = num_whole
+    s.seconds_under_way = seconds
+    s.prefill_under_way = num_prefill_tokens
+    return num_scheduled + num_delivered

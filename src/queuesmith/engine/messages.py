@@ -1,0 +1,108 @@
+"""Compiled: what clients send, a request or that they have given up, in order of time."""
+
+import numpy as np
+from numba import njit
+
+from queuesmith.engine.kv_blocks import give_back_blocks
+from queuesmith.engine.running import leave_running
+from queuesmith.engine.state import ABORTS
+from queuesmith.engine.waiting import enter_waiting, leave_waiting
+from queuesmith.request import AVERAGE_WEIGHT
+
+
+@njit(forceinline=True, _nrt=False)
+def take_arrival(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key):
+    """Let the next request join `waiting`; a returning client's counter is lifted."""
+    row = s.next_row
+    arrival_time = requests[row].arrival_time
+    if row == 1:
+        s.mean_gap = arrival_time - s.last_arrival
+    elif row > 1:
+        s.mean_gap += AVERAGE_WEIGHT * (arrival_time - s.last_arrival - s.mean_gap)
+    s.last_arrival = arrival_time
+    s.prompt_tokens_seen += requests[row].num_prompt_tokens
+    s.next_row += 1
+    work[row].prefill_at_arrival = s.prefill_tokens
+    if p.reads_clients:
+        client = work[row].client
+        if clients[client].active == 0:
+            least = np.inf
+            for other in range(clients.shape[0]):
+                if clients[other].active > 0:
+                    least = min(least, clients[other].counter)
+            if least < np.inf:
+                clients[client].counter = max(clients[client].counter, least)
+        clients[client].active += 1
+    enter_waiting(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key)
+
+
+@njit(_nrt=False)
+def abort(requests, p, s, work, lists, clients, pool, tables, row):
+    """Forget a request whose client has given up, with the KV it holds.
+
+    Returns the tokens it has in the step that ends.
+    """
+    w = work[row]
+    tokens = 0
+    if w.blocks > 0:
+        tokens = leave_running(s, lists, row)
+        give_back_blocks(p, s, w, pool, tables)
+        s.num_decoding = 0  # nothing is jumped over until a step has counted anew
+    else:
+        leave_waiting(requests, p, s, work, lists, row)
+    w.aborted_ts = w.abort_time
+    w.ended = True
+    s.num_ended += 1
+    s.steps_at_end = s.num_steps
+    if p.reads_clients:
+        clients[w.client].active -= 1
+    return tokens
+
+
+@njit(forceinline=True, _nrt=False)
+def next_abort_time(s, work, lists):
+    """Return when the next client gives up, unless it has been served by then; +inf for never."""
+    while s.next_abort < s.num_aborts and work[lists[ABORTS, s.next_abort]].ended:
+        s.next_abort += 1
+    if s.next_abort == s.num_aborts:
+        return np.inf
+    return work[lists[ABORTS, s.next_abort]].abort_time
+
+
+@njit(forceinline=True, _nrt=False)
+def take_messages(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key):
+    """Take in what was sent up to now, between two steps."""
+    while True:
+        abort_time = next_abort_time(s, work, lists)
+        arrival_time = np.inf
+        if s.next_row < requests.shape[0]:
+            arrival_time = requests[s.next_row].arrival_time
+        if min(arrival_time, abort_time) > s.now:
+            return
+        if arrival_time <= abort_time:
+            take_arrival(
+                requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key
+            )
+        else:
+            row = lists[ABORTS, s.next_abort]
+            abort(requests, p, s, work, lists, clients, pool, tables, row)
+
+
+@njit(_nrt=False)
+def take_aborts(requests, p, s, work, lists, clients, pool, tables):
+    """Take in who has given up while a step was computed, before its tokens are handed out.
+
+    vLLM looks for these alone then; whoever came and left during the step is met after it. Returns
+    how many of them had tokens in the step.
+    """
+    num_scheduled = 0
+    for place in range(s.next_abort, s.num_aborts):
+        row = lists[ABORTS, place]
+        if work[row].abort_time > s.now:
+            break
+        if row < s.next_row and not work[row].ended:
+            tokens = abort(requests, p, s, work, lists, clients, pool, tables, row)
+            if tokens > 0 and not p.async_scheduling:  # which counts them when they are scheduled
+                num_scheduled += 1
+                s.num_computed_tokens += tokens
+    return num_scheduled
