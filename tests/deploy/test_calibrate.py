@@ -5,7 +5,15 @@ import pytest
 
 from queuesmith.config import EngineConfig
 from queuesmith.deploy.arms import read_steps
-from queuesmith.deploy.calibrate import Steps, errors, fit_step_time, grid, mixed_traffic, split
+from queuesmith.deploy.calibrate import (
+    Steps,
+    errors,
+    fit_step_time,
+    grid,
+    mixed_traffic,
+    repeatability,
+    split,
+)
 from queuesmith.deploy.engine_file import config_of, preset_toml, read_preset
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
@@ -49,6 +57,25 @@ def test_a_step_in_ten_that_the_machine_was_late_for_hardly_counts(steps):
     found = fit_step_time(measured, "test")
 
     assert errors(found, steps)["all"]["mean"] < 0.04
+
+
+def test_the_seconds_of_skewed_steps_add_up(steps):
+    """Late more often than early: most steps take less than the mean, but queues feel the mean."""
+    rng = np.random.default_rng(2)
+    delay = np.exp(rng.normal(0, 0.4, len(steps)))
+    measured = Steps(steps.work, steps.seconds * delay)
+    found = fit_step_time(measured, "test")
+
+    assert abs(errors(found, measured)["all"]["total"]) < 0.02  # 0.08 without
+
+
+def test_the_repeatability_is_the_least_error_of_any_formula(steps):
+    rng = np.random.default_rng(3)
+    work = np.tile([0.0, 8.0, 800.0, 0.0], (500, 1))
+    seconds = 0.01 * (1 + rng.choice([-0.1, 0.0, 0.1], 500))
+
+    assert repeatability(Steps(work, seconds)) == pytest.approx(0.1 * 2 / 3, abs=0.01)
+    assert np.isnan(repeatability(Steps(work[:5], seconds[:5])))
 
 
 def test_no_coefficient_is_negative_even_where_the_data_would_have_it(steps):

@@ -56,10 +56,11 @@ def cells(trace):
     )
 
 
-@pytest.mark.parametrize("name", ["stock", "fcfs", "sjf", "srpt", "las", "edf", "slai"])
-def test_vllm_on_the_virtual_clock_equals_the_simulator(cells, name):
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("name", ["stock", "fcfs", "sjf", "srpt", "las", "edf", "slai", "hrrn"])
+def test_vllm_on_the_virtual_clock_equals_the_simulator(cells, name, asynchronous):
     policy = get_policy("fcfs" if name == "stock" else name)
-    config = CONFIG.override(policy.engine)
+    config = CONFIG.override({**policy.engine, "async_scheduling": asynchronous})
     for cell in cells:
         result = simulate_workload(cell.workload, compile_policy(policy), config, STEP)
         served, _, num_steps = serve_on_virtual_clock(

@@ -60,7 +60,7 @@ def calibrate(
     json_
         Print everything as one JSON document instead of a table.
     """
-    from queuesmith.deploy.calibrate import errors, fit_step_time
+    from queuesmith.deploy.calibrate import errors, fit_step_time, repeatability
     from queuesmith.deploy.engine_file import preset_toml
 
     if (model is None) == (records is None):
@@ -81,16 +81,18 @@ def calibrate(
     where = hardware or _hardware()
     provenance = (
         f"measured by queuesmith calibrate on {where}, vLLM {header.get('vllm')}"
-        f"{', asynchronous scheduling' if header.get('async_scheduling') else ''}, "
+        f"{', asynchronous scheduling' if (header.get('engine') or {}).get('async_scheduling') else ''}, "
         f"{date.today().isoformat()}; {how}"
     )
     step_time = fit_step_time(fitted, provenance)
     preset = _preset(header, step_time, model, where)
+    floor = repeatability(unseen if len(unseen) else fitted)
     fit: dict[str, Any] = {
         "num_fitted": len(fitted),
         "num_unseen": len(unseen),
         "fitted": errors(step_time, fitted),
         "unseen": errors(step_time, unseen) if len(unseen) else {},
+        "repeatability": None if math.isnan(floor) else floor,
     }
     document = {
         "schema": SCHEMA,
@@ -221,6 +223,13 @@ def _print(document: dict[str, Any]) -> None:
                 numbers.change(error["total"]),
             )
     console.print(table)
+    if (floor := document["fit"]["repeatability"]) is not None:
+        console.print(
+            f"steps of the same work differ from each other by {numbers.share(floor)} on the average; "
+            "no formula can be closer",
+            highlight=False,
+            markup=False,
+        )
     replay = document["replay"]
     if replay is not None and math.isfinite(replay["error"]):
         console.print(

@@ -51,7 +51,7 @@ def preset_toml(preset: Preset, fit: Mapping[str, Any]) -> str:
         "[fit]  # relative errors, over all steps and by regime",
     ]
     for name, value in fit.items():
-        if not isinstance(value, Mapping):
+        if value is not None and not isinstance(value, Mapping):
             lines.append(f"{name} = {_toml(value)}")
     for name, value in fit.items():
         if isinstance(value, Mapping):

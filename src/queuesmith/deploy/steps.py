@@ -141,12 +141,12 @@ def _header(scheduler: Any) -> dict[str, Any]:
     settings = {name: getattr(scheduler.scheduler_config, name) for name in _SCHEDULER_SETTINGS}
     return {
         "vllm": installed_version(),
-        "async_scheduling": bool(scheduler.scheduler_config.async_scheduling),
         "engine": {
             **{name: value for name, value in settings.items() if value is not None},
             "max_model_len": scheduler.max_model_len,
             "num_gpu_blocks": scheduler.cache_config.num_gpu_blocks,
             "block_size": scheduler.block_size,
             "enable_prefix_caching": bool(scheduler.cache_config.enable_prefix_caching),
+            "async_scheduling": bool(scheduler.scheduler_config.async_scheduling),
         },
     }

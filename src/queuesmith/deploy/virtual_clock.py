@@ -40,6 +40,7 @@ _MODEL: dict[str, Any] = {
     "torch_dtype": "bfloat16",
 }
 _TOKEN = 7
+_STOP_TOKEN = 8
 
 
 def serve_on_virtual_clock(
@@ -80,25 +81,34 @@ def serve_on_virtual_clock(
     arrived = num_steps = empty = 0
     seconds_in_all = 0.0
     clock[0] = arrivals[0]
+    under_way: tuple[Any, Any, float] | None = None
     while arrived < len(arrivals) or scheduler.has_unfinished_requests():
-        if not scheduler.has_unfinished_requests():
+        if not scheduler.has_unfinished_requests() and under_way is None:
             clock[0] = max(clock[0], arrivals[arrived])
         while arrived < len(arrivals) and arrivals[arrived] <= clock[0]:
             scheduler.add_request(requests[arrived])
             arrived += 1
-        output = scheduler.schedule()
-        seconds = step_time.seconds(*step_work(scheduler, output))
-        model_output = _run_model(scheduler, output)
-        clock[0] += seconds
-        seconds_in_all += seconds
-        num_steps += 1
-        for outputs in scheduler.update_from_output(output, model_output).values():
-            for one in outputs.outputs:
-                row = int(one.request_id)
-                num_tokens[row] += len(one.new_token_ids)
-                first.setdefault(row, clock[0])
-                last[row] = clock[0]
-        empty = 0 if output.num_scheduled_tokens else empty + 1
+        step: tuple[Any, Any, float] | None = None
+        if scheduler.has_unfinished_requests():
+            output = scheduler.schedule()
+            seconds = step_time.seconds(*step_work(scheduler, output))
+            if config.async_scheduling and not output.num_scheduled_tokens:
+                seconds = 0.0  # there is nothing to wait for
+            step = output, _run_model(scheduler, output, workload), seconds
+            seconds_in_all += seconds
+            num_steps += 1
+            empty = 0 if output.num_scheduled_tokens else empty + 1
+        if config.async_scheduling:  # the one before is computed meanwhile
+            step, under_way = under_way, step
+        if step is not None:
+            output, model_output, seconds = step
+            clock[0] += seconds
+            for outputs in scheduler.update_from_output(output, model_output).values():
+                for one in outputs.outputs:
+                    row = int(one.request_id)
+                    num_tokens[row] += len(one.new_token_ids)
+                    first.setdefault(row, clock[0])
+                    last[row] = clock[0]
         if empty > MAX_EMPTY_STEPS:
             raise EngineError(
                 f"nothing was scheduled in {empty:,} steps in a row, at {clock[0]:g} s; look at "
@@ -170,7 +180,7 @@ def _vllm_config(config: EngineConfig) -> Any:
             scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
             watermark=config.watermark,
             policy=config.scheduling_policy,
-            async_scheduling=False,
+            async_scheduling=config.async_scheduling,
             is_encoder_decoder=False,
         ),
         model_config=_model_config(config.max_model_len),
@@ -178,7 +188,7 @@ def _vllm_config(config: EngineConfig) -> Any:
         cache_config=CacheConfig(block_size=config.block_size, enable_prefix_caching=False),
     )
     # What vLLM changes by itself on a CPU.
-    settings.scheduler_config.async_scheduling = False
+    settings.scheduler_config.async_scheduling = config.async_scheduling
     settings.scheduler_config.enable_chunked_prefill = config.enable_chunked_prefill
     settings.cache_config.num_gpu_blocks = config.num_gpu_blocks
     return settings
@@ -207,8 +217,10 @@ def _requests(workload: Workload) -> list[Any]:
             request_id=str(row),
             prompt_token_ids=[_TOKEN] * int(trace.prompt_len[row]),
             sampling_params=SamplingParams(
-                max_tokens=int(workload.output_len[row]),
+                # As in the simulator, vLLM knows the cap and finds the end out by the token.
+                max_tokens=int(workload.max_tokens[row]),
                 ignore_eos=True,
+                stop_token_ids=[_STOP_TOKEN],
                 extra_args=known_to_policies(workload, row),
             ),
             pooling_params=None,
@@ -219,16 +231,23 @@ def _requests(workload: Workload) -> list[Any]:
     ]
 
 
-def _run_model(scheduler: Any, output: Any) -> Any:
-    """Make up a token for everybody whose tokens are all computed."""
+def _run_model(scheduler: Any, output: Any, workload: Workload) -> Any:
+    """Make up a token for everybody whose tokens are all computed; call right after `schedule`."""
     from vllm.v1.outputs import ModelRunnerOutput
 
     ids = list(output.num_scheduled_tokens)
+    sampled = []
+    for request_id in ids:
+        request = scheduler.requests[request_id]
+        if request.is_prefill_chunk:
+            sampled.append([])
+            continue
+        # Computed tokens are counted already, and under asynchronous scheduling run ahead.
+        place = request.num_computed_tokens - request.num_prompt_tokens
+        is_last = place == workload.output_len[int(request_id)] - 1
+        sampled.append([_STOP_TOKEN if is_last else _TOKEN])
     return ModelRunnerOutput(
         req_ids=ids,
         req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
-        sampled_token_ids=[
-            [] if scheduler.requests[request_id].is_prefill_chunk else [_TOKEN]
-            for request_id in ids
-        ],
+        sampled_token_ids=sampled,
     )
