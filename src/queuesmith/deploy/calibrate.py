@@ -139,9 +139,10 @@ def fit_step_time(steps: Steps, provenance: str) -> StepTime:
         cost, found = fit(float(t0))
         if cost < min(best_cost, 0.99 * straight):
             best_cost, best, best_t0 = cost, found, float(t0)
-    expected = _columns(steps.work, best_t0) @ best
-    usual = steps.seconds < ACCIDENTAL * expected
-    best *= steps.seconds[usual].sum() / expected[usual].sum()
+    for _ in range(3):  # what is an accident depends on what is expected
+        expected = _columns(steps.work, best_t0) @ best
+        usual = steps.seconds < ACCIDENTAL * expected
+        best = best * (steps.seconds[usual].sum() / expected[usual].sum())
     values = dict(zip(_COEFFICIENTS, best.tolist(), strict=True))
     # A step always takes some time; what is below a microsecond was not measured.
     values["a"] = max(values["a"], 1e-6)
