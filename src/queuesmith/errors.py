@@ -8,6 +8,7 @@ Each message is one line: what is wrong, with the value; what would be right; wh
   x ConfigError             an option, or a combination of options, makes no sense
   x PolicyError             a policy breaks the contract in :mod:`queuesmith.policies`
     + UnknownPolicy         no policy has that name
+    + CandidateError        the text of a candidate is not what one may be (`queuesmith.evolve`)
   x EngineError             the simulation stopped; the message says at which step
 """
 

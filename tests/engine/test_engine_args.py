@@ -187,7 +187,9 @@ def test_what_is_not_followed_is_said(text, note):
     assert (config.max_num_seqs, config.watermark) == (128, 0.5)
 
 
-@pytest.mark.parametrize("text", ["--no-enable-prefix-caching", "--no-async-scheduling", "--enable-lora=false"])
+@pytest.mark.parametrize(
+    "text", ["--no-enable-prefix-caching", "--no-async-scheduling", "--enable-lora=false"]
+)
 def test_switching_off_what_is_not_simulated_needs_no_note(text):
     assert parse(text) == (H100.config, [])
 

@@ -119,6 +119,15 @@ def test_a_fault_late_in_a_run_is_found_too(policy_file, record):
         qs.simulate(trace, path, record=record)
 
 
+def test_a_table_that_is_too_short_is_a_fault_like_any_other(policy_file):
+    path = policy_file(
+        "SIZES = (1, 2)\n\n\ndef waiting_key(request, engine):\n"
+        "    return SIZES[request.num_prompt_tokens]\n"
+    )
+    with pytest.raises(PolicyError, match="IndexError"):
+        simulate(path)
+
+
 def test_the_next_run_is_not_hurt_by_a_fault(policy_file):
     path = policy_file(
         "def waiting_key(request, engine):\n    return 1 / (request.num_prompt_tokens - 7)\n"

@@ -39,8 +39,14 @@ class CompiledPolicy:
     hold: Callable[..., bool]
 
 
-def compile_policy(policy: Policy) -> CompiledPolicy:
+def compile_policy(policy: Policy, *, keep: bool = True) -> CompiledPolicy:
     """Compile the hooks of a policy, or load them from the cache.
+
+    Parameters
+    ----------
+    policy : Policy
+    keep : bool
+        Whether machine code is looked for on disk, and kept there.
 
     Raises
     ------
@@ -49,7 +55,7 @@ def compile_policy(policy: Policy) -> CompiledPolicy:
     """
     compiled = _COMPILED.get(policy.source)
     if compiled is None:
-        namespace, cache = _namespace(policy)
+        namespace, cache = _namespace(policy, keep)
         hooks = {hook: _compile_hook(policy, namespace, cache, hook) for hook in SIGNATURES}
         compiled = _COMPILED[policy.source] = CompiledPolicy(policy, **hooks)
     return CompiledPolicy(
@@ -60,9 +66,9 @@ def compile_policy(policy: Policy) -> CompiledPolicy:
 _COMPILED: dict[str, CompiledPolicy] = {}
 
 
-def _namespace(policy: Policy) -> tuple[dict[str, Any], bool]:
+def _namespace(policy: Policy, keep: bool) -> tuple[dict[str, Any], bool]:
     """Run the policy's text as a module; its helper functions become compiled ones."""
-    file = cached_file(policy)
+    file = cached_file(policy) if keep else None
     module = ModuleType(f"queuesmith_policy_{policy.sha256[:16]}")
     module.__file__ = str(file or policy.path)
     sys.modules[module.__name__] = module  # numba's cache looks a function's module up by name

@@ -173,7 +173,7 @@ def _run(
             compiled.admit,
             compiled.hold,
         )
-    except (ArithmeticError, ValueError) as error:
+    except (ArithmeticError, ValueError, IndexError) as error:
         raise _explain_fault(compiled.policy, requests, engine, state[0], error) from None
     if status != kernel.FINISHED:
         raise _explain_stall(compiled.policy, state[0], status)

@@ -1,0 +1,67 @@
+"""Go on with a toy run again and again, each time in a fork that is killed: ``python -m``.
+
+A process of its own, so that whoever forks has no threads. Arguments: the folder, how many kills.
+Prints one JSON document: how many forks were killed, and how many rows each had said were written.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from queuesmith.evolve import run
+from queuesmith.evolve.archive import Archive
+
+from .toy import Aged, evaluator
+
+
+def go_on(folder: Path, answers: int, pause: float) -> None:
+    """Run on, and report every row that was acknowledged."""
+    run.make_proposer = lambda share: Aged(share.name)
+    run.make_control = lambda config: Aged("random", blind=True)
+    run.go_on(
+        folder,
+        make_evaluator=evaluator(pause),
+        progress=lambda now: os.write(answers, f"{now.evaluations}\n".encode()) and None,
+    )
+
+
+def fork_and_kill(folder: Path, seconds: float) -> tuple[bool, int]:
+    """Return whether the fork had to be killed, and the rows it last reported."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            go_on(folder, writer, pause=0.05)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    with os.fdopen(reader) as reports:
+        said = [int(line) for line in reports.read().split()]
+    return os.WIFSIGNALED(status), max(said, default=0)
+
+
+def main() -> None:
+    """Kill and count, until there were enough kills or the run is done."""
+    folder, wanted = Path(sys.argv[1]), int(sys.argv[2])
+    delays = random.Random(0)
+    killed, lost = 0, []
+    for _ in range(wanted):
+        signalled, said = fork_and_kill(folder, delays.uniform(0.05, 0.5))
+        killed += signalled
+        with Archive.read(folder) as archive:
+            if archive.num_evaluated() < said:
+                lost.append([said, archive.num_evaluated()])
+    with Archive.read(folder) as archive:
+        done = "stopped" in archive.run()
+    print(json.dumps({"killed": killed, "lost": lost, "done_before": done}))
+
+
+if __name__ == "__main__":
+    main()
