@@ -7,6 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from queuesmith import stats
+from queuesmith.stats import draws, packed, ranks
 
 FEW = st.lists(st.integers(0, 6).map(float), min_size=1, max_size=30)  # small, so that values tie
 MANY = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
@@ -179,3 +180,221 @@ def test_undefined_values_are_left_out_of_tau_b():
 def test_tau_b_of_lists_that_do_not_match_is_refused():
     with pytest.raises(ValueError, match="one length"):
         stats.kendall_tau_b([1, 2], [1, 2, 3])
+
+
+# Draws
+
+
+@settings(deadline=None)  # the first call compiles
+@given(num_units=st.integers(1, 12), block_len=st.integers(1, 12), seed=st.integers(0, 2**32))
+def test_blocks_are_neighbours_on_a_circle(num_units, block_len, seed):
+    block_len = min(block_len, num_units)
+
+    weights = draws.block_weights(num_units, block_len, 50, np.random.default_rng(seed))
+
+    assert (weights.sum(axis=1) == num_units).all()
+    if block_len == num_units:  # every block is the whole circle
+        assert (weights == 1).all()
+
+
+def test_neighbours_are_drawn_together():
+    """With two blocks of three, unit 0 brings 1 and 2, or 5 and 1, or 4 and 5."""
+    weights = draws.block_weights(6, 3, 4000, np.random.default_rng(0))
+
+    together = np.corrcoef(weights.T)
+    assert together[0, 1] > 0.25  # 2/3 of a block's units share it: much alike
+    assert together[0, 5] > 0.25
+    assert together[0, 3] < -0.6  # three apart never share one
+    assert weights.mean(axis=0) == pytest.approx(np.ones(6), abs=0.05)
+
+
+def test_blocks_of_one_are_the_ordinary_bootstrap():
+    weights = draws.block_weights(5, 1, 20_000, np.random.default_rng(1))
+
+    assert weights.var(axis=0) == pytest.approx(np.full(5, 0.8), abs=0.05)
+
+
+def test_a_subset_holds_every_unit_once_and_each_as_often():
+    weights = draws.subset_weights(7, 3, 7000, np.random.default_rng(0))
+
+    assert set(np.unique(weights)) == {0, 1}
+    assert (weights.sum(axis=1) == 3).all()
+    assert weights.mean(axis=0) == pytest.approx(np.full(7, 3 / 7), abs=0.03)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(data=st.data(), num_units=st.integers(1, 6), seed=st.integers(0, 2**32))
+def test_many_means_are_those_of_the_units_written_out(data, num_units, seed):
+    row = st.lists(
+        st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf]),
+        min_size=num_units,
+        max_size=num_units,
+    )
+    values = np.array(data.draw(st.lists(row, min_size=1, max_size=4)))
+    weights = stats.bootstrap_weights(num_units, 5, np.random.default_rng(seed))
+
+    found = draws.mean_draws(values, weights)
+
+    for draw, weight in enumerate(weights):
+        for thing, units in enumerate(values):
+            expected = np.nan if np.isnan(units).any() else np.repeat(units, weight).mean()
+            assert found[thing, draw] == pytest.approx(expected, rel=1e-9, abs=1e-6, nan_ok=True)
+
+
+def test_means_do_not_hang_on_what_else_is_averaged():
+    """Equal numbers have equal means to the last bit, so that exact ties stay ties."""
+    rng = np.random.default_rng(0)
+    values = rng.random((50, 17))
+    values[33] = values[4]
+    weights = stats.bootstrap_weights(17, 3000, rng)
+
+    means = draws.mean_draws(values, weights)
+
+    assert (means[33] == means[4]).all()
+    assert (draws.mean_draws(values[4], weights) == means[4]).all()
+
+
+@settings(deadline=None)  # the first call compiles
+@given(
+    data=st.data(),
+    num_draws=st.integers(1, 400),
+    level=st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.999]),
+)
+def test_intervals_are_those_of_each_row(data, num_draws, level):
+    """Few different values, so that most of a row may lie on the bound."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rows = rng.choice([-np.inf, -1.0, 0.0, 0.5, 3.0, np.inf, rng.random()], (4, num_draws))
+    rows[1] = rng.normal(size=num_draws)
+    if data.draw(st.booleans()):
+        rows[2, rng.integers(num_draws)] = np.nan
+
+    low, high = draws.intervals(rows, level)
+
+    for row in range(4):
+        expected = stats.interval(rows[row], level)
+        assert (low[row], high[row]) == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+def test_the_interval_of_a_long_row_needs_no_luck():
+    """All of the tail in the places that the first guess does not look at."""
+    row = np.ones(10_000)
+    row[1::100] = -1.0
+
+    assert draws.intervals(row[None])[0][0] == 1.0
+    assert draws.intervals(np.where(row < 0, row, 1.0)[None], level=0.99)[0][0] == -1.0
+
+
+# Ranks
+
+VALUES = st.sampled_from([1.0, 1.005, 1.02, 2.0, 3.0, np.inf, np.nan, 0.0])
+
+
+@given(data=st.data(), size=st.integers(1, 8))
+def test_signs_of_pairs_are_those_of_each_pair(data, size):
+    values = data.draw(st.lists(VALUES, min_size=size, max_size=size))
+
+    found = iter(ranks.pair_signs(values).tolist())
+
+    for first in range(size):
+        for second in range(first + 1, size):
+            a, b = values[first], values[second]
+            sign = next(found)
+            if np.isnan(a) or np.isnan(b):
+                assert np.isnan(sign)
+            elif a == b or (np.isfinite(a + b) and abs(a - b) <= 0.01 * max(a, b)):
+                assert sign == 0
+            else:
+                assert sign == (1 if a > b else -1)
+
+
+@settings(deadline=None)  # the first call compiles
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(2, 15),
+    margin=st.sampled_from([0.0, 0.01, 0.2]),
+)
+def test_tau_b_of_many_draws_is_that_of_each(seed, size, margin):
+    rng = np.random.default_rng(seed)
+    x, y = (rng.integers(1, 9, (size, 6)) * (1 + 0.02 * rng.random((size, 6))) for _ in range(2))
+    if size > 3:
+        x[rng.integers(size)] = np.nan
+        y[rng.integers(size)] = np.inf
+
+    found = packed.tau_b_draws(packed.pack_signs(x, margin), packed.pack_signs(y, margin))
+
+    expected = [stats.kendall_tau_b(x[:, d], y[:, d], margin) for d in range(6)]
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_one_list_can_be_set_against_many_draws():
+    order = packed.pack_signs(np.array([[1.0], [2.0], [3.0]]))
+    samples = packed.pack_signs(np.array([[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]]))
+
+    assert packed.tau_b_draws(order, samples).tolist() == [1.0, -1.0]
+
+
+def test_the_same_order_leaves_tied_pairs_free():
+    order = packed.pack_signs(np.array([[1.0], [1.005], [2.0]]))
+    samples = packed.pack_signs(np.array([[1.0, 2.0, 1.0], [1.5, 1.0, 3.0], [3.0, 4.0, 2.0]]), 0.0)
+
+    assert packed.same_order(order, samples).tolist() == [True, True, False]
+
+
+def test_a_sample_that_ties_what_is_told_apart_has_not_the_same_order():
+    order = packed.pack_signs(np.array([[1.0], [2.0]]))
+
+    assert packed.same_order(order, packed.pack_signs(np.array([[1.0], [1.0]]))).tolist() == [False]
+
+
+def test_the_top_three_hold_all_that_tie_with_the_third():
+    values = [1.0, 5.0, 3.0, 3.02, 2.0, np.nan]
+
+    assert ranks.top_set(values, 3).tolist() == [True, False, True, True, True, False]
+    assert ranks.top_set(values, 1).tolist() == [True, False, False, False, False, False]
+    assert ranks.top_set([np.nan, 7.0], 3).tolist() == [False, True]
+    assert not ranks.top_set([np.nan, np.nan]).any()
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 6))
+def test_the_share_of_draws_on_top_is_the_mean_of_top_sets(seed, size):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(1, 4, (size, 20)) * (1 + 0.015 * rng.random((size, 20)))
+
+    expected = ranks.top_set(values.T, 1).mean(axis=0)
+
+    assert ranks.share_in_top(values) == pytest.approx(expected)
+
+
+def test_overlap_counts_what_is_common_of_what_there_is():
+    a = np.array([[True, True, False], [False, False, False]])
+    b = np.array([[False, True, True], [False, False, False]])
+
+    assert ranks.overlap(a, b) == pytest.approx([1 / 3, np.nan], nan_ok=True)
+
+
+@settings(deadline=None)  # the first call imports
+@given(
+    rankings=st.lists(st.lists(st.integers(0, 4), min_size=4, max_size=4), min_size=3, max_size=6)
+)
+def test_kendalls_w_is_friedmans_statistic_scaled(rankings):
+    """chi2 = m (n - 1) W, ties included."""
+    values = np.array(rankings, float) + 1
+    assume(any(len(set(row)) > 1 for row in rankings))
+
+    statistic = scipy.stats.friedmanchisquare(*values.T).statistic
+
+    assert ranks.kendall_w(values, margin=0) == pytest.approx(statistic / (len(values) * 3))
+
+
+def test_kendalls_w_leaves_out_what_is_undefined():
+    assert ranks.kendall_w([[1, 2, np.nan], [1, 2, 3]]) == 1.0
+    assert np.isnan(ranks.kendall_w([[1, 1], [1, 1]]))
+    assert np.isnan(ranks.kendall_w([[1, 2]]))
+
+
+@pytest.mark.parametrize(("things", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_the_critical_difference_is_demsars(things, q):
+    """Demsar 2006, table 5 (a), at 0.05."""
+    expected = q * (things * (things + 1) / (6 * 14)) ** 0.5
+
+    assert ranks.critical_difference(things, 14) == pytest.approx(expected, rel=1e-3)

@@ -3,14 +3,32 @@
 A *unit* is what was drawn from the world and can be drawn again; values within a unit depend on
 each other, so intervals and tests count units, never values. A value of +inf is one that lies
 beyond all that was observed.
+
+Ranks have modules of their own, `queuesmith.stats.ranks` and, for many draws at once,
+`queuesmith.stats.packed`; so have means over many draws, `queuesmith.stats.draws`.
 """
 
 from collections.abc import Sequence
-from math import comb, sqrt
+from math import comb
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
+
+from queuesmith.stats.ranks import kendall_tau_b
+
+__all__ = [
+    "benjamini_hochberg",
+    "between",
+    "bootstrap_weights",
+    "holm",
+    "interval",
+    "kendall_tau_b",
+    "pooled_mean_draws",
+    "pooled_quantile_draws",
+    "quantiles",
+    "sign_test",
+]
 
 
 def quantiles(values: NDArray[np.float64], levels: Sequence[float]) -> list[float]:
@@ -303,54 +321,3 @@ def _checked_pvalues(pvalues: ArrayLike) -> NDArray[np.float64]:
     if wrong.any():
         raise ValueError(f"a p-value must be between 0 and 1, got {p[wrong][0]}")
     return p
-
-
-def kendall_tau_b(x: ArrayLike, y: ArrayLike, margin: float = 0.01) -> float:
-    """Rank agreement of two lists, in which nearly equal values are tied.
-
-    Parameters
-    ----------
-    x, y : (n,) array_like
-        One value per thing ranked. Pairs with a NaN on either side are left out; count them.
-    margin : float
-        Two values are tied when they differ by no more than this share of the larger magnitude.
-
-    Returns
-    -------
-    float
-        From -1 (reversed) to 1 (same order); NaN if all of `x` or all of `y` is tied.
-
-    Notes
-    -----
-    The sum over pairs of ``sign(x_i - x_j) * sign(y_i - y_j)``, over the geometric mean of the
-    numbers of untied pairs. With a margin a tie is not transitive, so this is not a function of
-    ranks; with ``margin=0`` it equals ``scipy.stats.kendalltau``.
-
-    References
-    ----------
-    Kendall, "The treatment of ties in ranking problems", Biometrika 33, 1945.
-
-    Examples
-    --------
-    >>> kendall_tau_b([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
-    0.3333333333333333
-    """
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if x.shape != y.shape or x.ndim != 1:
-        raise ValueError(f"x and y must be lists of one length, got {x.shape} and {y.shape}")
-    defined = ~(np.isnan(x) | np.isnan(y))
-    x_signs = _pair_signs(x[defined], margin)
-    y_signs = _pair_signs(y[defined], margin)
-    untied = sqrt(float((x_signs**2).sum()) * float((y_signs**2).sum()))
-    return float((x_signs * y_signs).sum() / untied) if untied else float("nan")
-
-
-def _pair_signs(values: NDArray[np.float64], margin: float) -> NDArray[np.int64]:
-    """Sign of the difference of each pair of rows, 0 when tied; an infinity ties only itself."""
-    first, second = np.triu_indices(len(values), 1)
-    a, b = values[first], values[second]
-    larger = np.maximum(np.abs(a), np.abs(b))
-    finite = np.isfinite(larger)
-    gap = np.subtract(a, b, out=np.zeros_like(a), where=finite)
-    tied = finite & (np.abs(gap) <= margin * larger)
-    return np.where(tied, 0, (a > b).astype(np.int64) - (a < b))

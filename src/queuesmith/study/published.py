@@ -1,0 +1,175 @@
+"""What LSSP published, and how far what we get is from it.
+
+Numbers are keyed by what they are, such as ``("tau_b", "KNEE", "azure-burstgpt")``; `published`
+lists all of them. Sources go by their short names, in this order: azure, bailian, burstgpt.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from queuesmith.errors import ConfigError, did_you_mean
+
+Key = tuple[str, ...]
+
+#: In the order in which pairs are named.
+SOURCES = ("azure_llm_2024", "bailian_qwen", "burstgpt")
+_WINDOW_LEN = 200
+
+
+def short_name(source: str) -> str:
+    """Return what a source of LSSP is called in keys.
+
+    Examples
+    --------
+    >>> short_name("azure_llm_2024"), short_name("burstgpt")
+    ('azure', 'burstgpt')
+    """
+    return source.partition("_")[0]
+
+
+@cache
+def _table() -> dict[str, Any]:
+    text = (resources.files("queuesmith.study") / "published.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+@cache
+def published() -> Mapping[Key, float]:
+    """Return every published number by its key.
+
+    ======================================================  ======================================
+    key                                                     number
+    ======================================================  ======================================
+    ("tau_b", region, pair), also "tau_b_low", "tau_b_high"  Kendall's tau-b by ANWG; its interval
+    ("top_1", region, pair), ("top_3", region, pair)         overlap of the best one and three
+    ("tau_b_mean", metric), also "_min", "_max"              over regions and pairs
+    ("reversals", region)                                    supported; also "reversals_stable" and
+                                                             "reversals_microscopic"
+    ("reversals_of_sources", pair)                           supported, over regions
+    ("reversals_of_policies", "a/b")                         supported, over regions and pairs
+    ("reversals_of_metric", metric)                          supported, by that metric
+    ("recovery_order", source, n), also "_top_1", "_top_3"   share of draws of n windows
+    ("first_n_order", source), also "_top_1", "_top_3"       first n with a share of 0.9
+    ("pooling_concentrated", metric), also "_spread"         mean tau-b with all windows
+    ("temporal", region, source, parts)                      tau-b between parts of a source
+    ("anwg", region, source, policy)                         mean over the windows
+    ======================================================  ======================================
+    """
+    table = _table()
+    regions = table["regions"]
+    numbers: dict[Key, float] = {}
+
+    def put(name: str, values: Mapping[str, list[float]], places: list[str]) -> None:
+        for entry, row in values.items():
+            for place, value in zip(places, row, strict=True):
+                numbers[name, place, entry] = value
+
+    for name, word in (("tau_b", "value"), ("tau_b_low", "low"), ("tau_b_high", "high")):
+        put(name, table["tau_b"][word], regions)
+    for most in ("1", "3"):
+        put(f"top_{most}", table["top"][most], regions)
+    for word in ("mean", "min", "max"):
+        for metric, value in table["tau_b_of_metric"][word].items():
+            numbers[f"tau_b_{word}", metric] = value
+    for name, word in (
+        ("reversals", "supported"),
+        ("reversals_stable", "stable"),
+        ("reversals_microscopic", "microscopic"),
+    ):
+        for region, count in zip(regions, table["reversals"][word], strict=True):
+            numbers[name, region] = count
+    for word in ("sources", "policies", "metric"):
+        for entry, count in table["reversals"][f"by_{word}"].items():
+            numbers[f"reversals_of_{word}", entry] = count
+    for word in ("order", "top_1", "top_3"):
+        for source, shares in table["recovery"][word].items():
+            for num_windows, share in zip(table["recovery"]["num_windows"], shares, strict=True):
+                numbers[f"recovery_{word}", source, str(num_windows)] = share
+        for source, count in table["first_n"][word].items():
+            numbers[f"first_n_{word}", source] = count
+    for word in ("concentrated", "spread"):
+        for metric, value in table["pooling"][word].items():
+            numbers[f"pooling_{word}", metric] = value
+    for source in map(short_name, SOURCES):
+        for parts, row in table["temporal"][source].items():
+            for region, value in zip(regions, row, strict=True):
+                numbers["temporal", region, source, parts] = value
+        for policy, row in table["anwg_mean"][source].items():
+            for region, value in zip(table["anwg_mean"]["regions"], row, strict=True):
+                numbers["anwg", region, source, policy] = value
+        for region, policies in table["anwg"][source].items():
+            for policy, counts in policies.items():
+                mean = sum(counts) / len(counts) / _WINDOW_LEN
+                numbers["anwg", region, source, policy] = mean
+    return MappingProxyType({key: float(value) for key, value in numbers.items()})
+
+
+def published_anwg(window: str, region: str) -> dict[str, float]:
+    """Return the published ANWG of each primary policy on one window.
+
+    Parameters
+    ----------
+    window : str
+        LSSP's name, such as ``burstgpt_pilot_v2_w10``.
+    region : {"KNEE", "HIGH_PRESSURE"}
+        For the other regions LSSP published none.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such window or region.
+    """
+    source = short_name(window)
+    regions = {key: row for key, row in _table()["anwg"].items() if key != "origin"}
+    if source not in regions or region not in regions[source]:
+        raise ConfigError(
+            f"LSSP published no ANWG of window {window!r} in region {region!r}; it did for KNEE "
+            f"and HIGH_PRESSURE of windows of {', '.join(regions)}"
+        )
+    number = window.rpartition("w")[2]
+    policies = regions[source][region]
+    # w10 to w39 come first, then w00 to w09.
+    places = {f"{(row + 10) % 40:02d}": row for row in range(40)}
+    if number not in places:
+        raise ConfigError(f"LSSP has windows w00 to w39 of each source, got {window!r}")
+    return {name: counts[places[number]] / _WINDOW_LEN for name, counts in policies.items()}
+
+
+def compare_with_published(ours: Mapping[Key, float]) -> list[dict[str, Any]]:
+    """Set ours beside what was published.
+
+    Parameters
+    ----------
+    ours : mapping of key to float
+        Keys of `published`; those that are left out are NaN in the result.
+
+    Returns
+    -------
+    list of dict
+        One for every published number: `what`, `published`, `ours`, `difference` (ours less
+        published).
+
+    Raises
+    ------
+    ConfigError
+        If a key is none of `published`.
+    """
+    numbers = published()
+    for key in ours:
+        if key not in numbers:
+            words = [" ".join(one) for one in numbers]
+            raise ConfigError(
+                f"LSSP published no number {' '.join(key)!r}.{did_you_mean(' '.join(key), words)}"
+            )
+    rows = []
+    for key, value in numbers.items():
+        own = float(ours.get(key, math.nan))
+        rows.append(
+            {"what": " ".join(key), "published": value, "ours": own, "difference": own - value}
+        )
+    return rows

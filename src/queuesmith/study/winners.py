@@ -1,0 +1,255 @@
+"""Which policy wins where, how surely, and whether the metrics of one condition agree on it."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from queuesmith.stats.draws import Floats
+from queuesmith.stats.ranks import (
+    critical_difference,
+    kendall_w,
+    midrank_scores,
+    tied,
+    top_set,
+)
+from queuesmith.study.conditions import Conditions
+from queuesmith.study.grid import better
+from queuesmith.study.rules import FEW
+
+Row = dict[str, Any]
+
+
+def relative(conditions: Conditions) -> list[Row]:
+    """Every policy against the reference, one row per condition, metric and policy.
+
+    `ratio` is the policy's mean over the reference's, with the interval of paired draws; windows
+    are won outside the tie margin.
+    """
+    grid, options = conditions.grid, conditions.options
+    flips = _flips(conditions)
+    has_reference = options.reference in grid.policies
+    rows = []
+    for row in range(len(conditions.where)):
+        labels, num_windows = conditions.labels(row), conditions.num_windows(row)
+        values = conditions.values[row, ..., :num_windows]
+        wins = losses = np.full(values.shape[:2], np.nan)
+        if has_reference:
+            base = values[:, [grid.policies.index(options.reference)]]
+            same = tied(values, base, options.tie)
+            wins = ((values < base) & ~same).sum(axis=-1)
+            losses = ((values > base) & ~same).sum(axis=-1)
+        for m, metric in enumerate(grid.metrics):
+            for p, policy in enumerate(grid.policies):
+                rows.append(
+                    {
+                        **labels,
+                        "metric": metric,
+                        "policy": policy,
+                        "mean": float(conditions.means[row, m, p] * flips[m]),
+                        "ratio": float(conditions.ratio[row, m, p]),
+                        "low": float(conditions.ratio_low[row, m, p]),
+                        "high": float(conditions.ratio_high[row, m, p]),
+                        "wins": float(wins[m, p]),
+                        "losses": float(losses[m, p]),
+                        "num_windows": num_windows,
+                    }
+                )
+    return rows
+
+
+def who_wins(conditions: Conditions) -> list[Row]:
+    """Best policies of each condition and metric, ties shown.
+
+    `best` are all within the tie margin of the best mean, that one first; `lead` is how far the
+    next one is behind, as a share of its own value; `share_best` how often each is among the best
+    in draws of windows, `windows_best` in how many windows it is. `beats_reference` is True when
+    the first one is better than the reference in all but so few draws that it allows for the number
+    of policies it was picked from (Bonferroni), and the reference is not among the best.
+    """
+    grid, options = conditions.grid, conditions.options
+    flips = _flips(conditions)
+    queued = _queued_steps(conditions)
+    allowed = (1 - options.level) / 2 / max(1, len(grid.policies) - 1)
+    rows = []
+    for row in range(len(conditions.where)):
+        num_windows = conditions.num_windows(row)
+        windows_best = top_set(
+            conditions.values[row, ..., :num_windows].swapaxes(1, 2), 1, options.tie
+        ).sum(axis=1)
+        for m, metric in enumerate(grid.metrics):
+            means = conditions.means[row, m]
+            order = [int(p) for p in np.argsort(means, kind="stable")]  # NaN last
+            best = [p for p in order if conditions.best[row, m, p]]
+            rest = [p for p in order if p not in best and not np.isnan(means[p])]
+            found: Row = {**conditions.labels(row), "metric": metric}
+            found["best"] = [grid.policies[p] for p in best]
+            found["next"] = grid.policies[rest[0]] if rest else None
+            found["lead"] = (
+                float((means[rest[0]] - means[best[0]]) / abs(means[rest[0]]))
+                if rest and means[rest[0]]
+                else np.nan
+            )
+            found["share_best"] = [float(conditions.share_best[row, m, p]) for p in best]
+            found["windows_best"] = [int(windows_best[m, p]) for p in best]
+            first = best[0] if best else None
+            for name, values in (
+                ("ratio", conditions.ratio),
+                ("low", conditions.ratio_low),
+                ("high", conditions.ratio_high),
+            ):
+                found[name] = np.nan if first is None else float(values[row, m, first])
+            found["mean"] = np.nan if first is None else float(means[first] * flips[m])
+            sure = first is not None and conditions.doubt[row, m, first] <= allowed
+            found["beats_reference"] = bool(sure and options.reference not in found["best"])
+            found["undefined"] = [grid.policies[p] for p in order if np.isnan(means[p])]
+            found["queued_steps"] = float(queued[row])
+            found["idle"] = bool(queued[row] < 1) if not np.isnan(queued[row]) else None
+            found["num_windows"] = num_windows
+            found["hint"] = num_windows < FEW
+            rows.append(found)
+    return rows
+
+
+def disagreement(conditions: Conditions, same: Mapping[str, str]) -> dict[str, Any]:
+    """How often metrics of one condition disagree about the best policy.
+
+    Parameters
+    ----------
+    conditions : Conditions
+    same : mapping of str to str
+        Metrics that repeat another one by construction; they are left out.
+
+    Returns
+    -------
+    dict
+        `pairs`: per pair of metrics, the share of conditions in which their best sets do not meet.
+        `total`, `by_load`, `by_source`, `by_engine`: that share over all pairs, and the share of
+        conditions in which no policy is among the best on every metric.
+    """
+    metrics = [m for m, metric in enumerate(conditions.grid.metrics) if metric not in same]
+    best = conditions.best[:, metrics]
+    known = np.asarray(best.any(axis=2))
+    pairs = list(combinations(range(len(metrics)), 2))
+    apart = np.full((len(best), len(pairs)), np.nan)
+    for k, (a, b) in enumerate(pairs):
+        both = known[:, a] & known[:, b]
+        apart[both, k] = ~(best[both, a] & best[both, b]).any(axis=1)
+    # A metric that is undefined here has no best policy to disagree with.
+    everywhere = np.asarray(np.asarray((best | ~known[:, :, None]).all(axis=1)).any(axis=1))
+    enough = np.asarray(known.sum(axis=1) >= 2)
+
+    def summed(rows: Sequence[int]) -> Row:
+        mine = apart[rows]
+        told = enough[rows]
+        return {
+            "pairs_apart": float(np.nanmean(mine)) if not np.isnan(mine).all() else np.nan,
+            "no_common_winner": float((~everywhere[rows])[told].mean()) if told.any() else np.nan,
+            "num_conditions": int(told.sum()),
+        }
+
+    every = list(range(len(conditions.where)))
+    result: dict[str, Any] = {
+        "metrics": [conditions.grid.metrics[m] for m in metrics],
+        "total": summed(every),
+        "pairs": [
+            {
+                "a": conditions.grid.metrics[metrics[a]],
+                "b": conditions.grid.metrics[metrics[b]],
+                "apart": float(np.nanmean(apart[:, k]))
+                if not np.isnan(apart[:, k]).all()
+                else np.nan,
+                "num_conditions": int((~np.isnan(apart[:, k])).sum()),
+            }
+            for k, (a, b) in enumerate(pairs)
+        ],
+    }
+    labels = [conditions.labels(row) for row in every]
+    for axis in ("engine", "load", "source"):
+        names = dict.fromkeys(label[axis] for label in labels)
+        result[f"by_{axis}"] = [
+            {axis: name} | summed([row for row in every if labels[row][axis] == name])
+            for name in names
+        ]
+    return result
+
+
+def mean_ranks(conditions: Conditions) -> list[Row]:
+    """Critical-difference pictures, one per (engine, load, metric), over windows of all sources.
+
+    An illustration: mean ranks depend on which policies take part, and windows of one source are
+    no sample of traffic at large. `groups` are the longest runs of policies, best first, that
+    Nemenyi's test does not tell apart.
+    """
+    grid, options = conditions.grid, conditions.options
+    rows = []
+    for mine in conditions.groups().values():
+        labels = conditions.labels(mine[0])
+        for m, metric in enumerate(grid.metrics):
+            windows = np.concatenate(
+                [conditions.values[row, m, :, : conditions.num_windows(row)].T for row in mine]
+            )
+            defined = np.flatnonzero(~np.isnan(windows).any(axis=0))
+            found = _friedman(windows[:, defined], options.tie)
+            order = np.argsort(found["ranks"], kind="stable")
+            ranks = found["ranks"][order]
+            rows.append(
+                {
+                    "engine": labels["engine"],
+                    "load": labels["load"],
+                    "metric": metric,
+                    "policies": [grid.policies[defined[p]] for p in order],
+                    "mean_ranks": [float(rank) for rank in ranks],
+                    "chi2": found["chi2"],
+                    "p": found["p"],
+                    "critical_difference": found["cd"],
+                    "groups": [
+                        [grid.policies[defined[order[place]]] for place in range(start, end)]
+                        for start, end in _runs(ranks, found["cd"])
+                    ],
+                    "num_windows": len(windows),
+                    "illustration": True,
+                }
+            )
+    return rows
+
+
+def _friedman(windows: Floats, tie: float) -> dict[str, Any]:
+    """Friedman's test of (windows, policies), from Kendall's W: chi2 = m (n - 1) W."""
+    from scipy.stats import chi2  # slow to import, and few commands need it
+
+    num_windows, n = windows.shape
+    ranks = (n + 1) / 2 + midrank_scores(windows, tie).mean(axis=0)
+    statistic = num_windows * (n - 1) * kendall_w(windows, tie) if n > 1 else np.nan
+    return {
+        "ranks": ranks,
+        "chi2": float(statistic),
+        "p": float(chi2.sf(statistic, n - 1)) if n > 1 else np.nan,
+        "cd": critical_difference(n, num_windows),
+    }
+
+
+def _runs(ranks: Floats, cd: float) -> list[tuple[int, int]]:
+    """Longest runs of sorted ranks whose ends are within the critical difference."""
+    runs: list[tuple[int, int]] = []
+    for start in range(len(ranks)):
+        end = int(np.searchsorted(ranks, ranks[start] + cd, side="right"))
+        if end - start > 1 and (not runs or end > runs[-1][1]):
+            runs.append((start, end))
+    return runs
+
+
+def _queued_steps(conditions: Conditions) -> Floats:
+    """Return how many steps requests wait under FCFS on average, in each condition."""
+    column = conditions.grid.column("fcfs_queued_steps")
+    if column is None:
+        return np.full(len(conditions.where), np.nan)
+    steps = column[conditions.grid.present].reshape(len(conditions.where), -1)
+    known = ~np.isnan(steps)
+    total = np.where(known, steps, 0.0).sum(axis=1)
+    return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
+
+
+def _flips(conditions: Conditions) -> list[float]:
+    return [-1.0 if better(metric) == "higher" else 1.0 for metric in conditions.grid.metrics]

@@ -1,0 +1,203 @@
+"""Who wins where, how surely, and whether metrics agree on it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.stats
+from small_runs import MAIN, make_runs, steady
+
+from queuesmith.study.conditions import best_sets, measure_conditions
+from queuesmith.study.grid import make_grid
+from queuesmith.study.portability import Options, analyze
+from queuesmith.study.winners import disagreement, mean_ranks, relative, who_wins
+
+QUICK = Options(draws=1000, subset_draws=20)
+HERE = ("e", "knee", "one")
+
+
+def measured(values, metrics=("ttft_mean",), options=QUICK, **columns):
+    runs = make_runs(values, **columns)
+    grid = make_grid(runs, None, metrics=metrics, prediction=MAIN)
+    return measure_conditions(grid, options)
+
+
+def test_the_best_is_named_with_those_that_tie_and_how_far_the_next_is():
+    (row,) = who_wins(measured({HERE: steady(4.0, 2.01, 2.0, 2.5)}))
+
+    assert row["best"] == ["p2", "p1"]
+    assert row["next"] == "p3"
+    assert row["lead"] == pytest.approx(0.2)
+    assert row["ratio"] == pytest.approx(0.5)
+    assert row["beats_reference"] is True
+    assert row["share_best"] == [1.0, 1.0]
+    assert row["windows_best"] == [10, 10]
+
+
+def test_a_lead_that_one_window_makes_is_not_sure():
+    values = steady(1.0, 1.02)
+    values[0, 0] = 3.0
+    (row,) = who_wins(measured({HERE: values}))
+
+    assert row["best"] == ["p1"]
+    assert row["windows_best"] == [1]
+    assert row["share_best"][0] == pytest.approx(1 - 0.9**10, abs=0.05)
+    assert row["beats_reference"] is False
+
+
+def test_the_reference_does_not_beat_itself():
+    (row,) = who_wins(measured({HERE: steady(1.0, 2.0)}))
+
+    assert row["best"] == ["fcfs"]
+    assert row["beats_reference"] is False
+    assert row["ratio"] == 1.0
+
+
+def test_where_more_is_better_the_largest_wins():
+    (row,) = who_wins(measured({"anwg": {HERE: steady(0.5, 0.9)}}, ("anwg",)))
+
+    assert (row["best"], row["mean"]) == (["p1"], pytest.approx(0.9))
+    assert row["lead"] == pytest.approx(0.8)  # of the loser's 0.5
+    assert row["beats_reference"] is True
+
+
+def test_an_idle_engine_is_called_idle():
+    steps = {HERE: np.full((2, 10), 0.4)}
+    (row,) = who_wins(measured({HERE: steady(1, 2)}, fcfs_queued_steps=steps))
+    (unknown,) = who_wins(measured({HERE: steady(1, 2)}))
+
+    assert (row["idle"], row["queued_steps"]) == (True, pytest.approx(0.4))
+    assert unknown["idle"] is None
+
+
+def test_what_is_undefined_wins_nothing_and_is_named():
+    values = steady(3, 1, 2)
+    values[1, 0] = np.nan
+    (row,) = who_wins(measured({HERE: values}))
+
+    assert row["best"] == ["p2"]
+    assert row["undefined"] == ["p1"]
+
+    (none,) = who_wins(measured({HERE: np.full((2, 9), np.nan)}))
+    assert none["best"] == []
+    assert none["beats_reference"] is False
+
+
+def test_ratios_have_the_interval_of_paired_draws():
+    rng = np.random.default_rng(1)
+    values = rng.lognormal(size=(2, 15))
+    conditions = measured({HERE: values})
+    row = relative(conditions)[1]
+
+    draws = conditions.weights[0] @ values.T
+    expected = np.quantile(draws[:, 1] / draws[:, 0], [0.025, 0.975])
+    assert (row["low"], row["high"]) == pytest.approx(expected)
+    assert row["ratio"] == pytest.approx(values[1].mean() / values[0].mean())
+    assert row["wins"] == (values[1] < values[0] * 0.99).sum()
+    assert row["wins"] + row["losses"] <= row["num_windows"] == 15
+
+
+def test_a_reference_of_zero_gives_no_ratio():
+    rows = relative(measured({"num_preemptions": {HERE: steady(0, 2)}}, ("num_preemptions",)))
+
+    assert np.isnan([row["ratio"] for row in rows]).all()
+    assert [row["mean"] for row in rows] == [0.0, 2.0]
+
+
+def test_ties_are_broken_by_name_only_where_that_is_the_rule():
+    means = np.array([2.0, 1.0, 1.0, 1.0])
+    names = ["a", "d", "c", "b"]
+
+    by_margin = best_sets(means, 1, names, QUICK)
+    by_name = best_sets(means, 1, names, replace(QUICK, names_break_ties=True, tie=1e-9))
+    three = best_sets(means, 3, names, replace(QUICK, names_break_ties=True, tie=1e-9))
+
+    assert by_margin.tolist() == [False, True, True, True]
+    assert by_name.tolist() == [False, False, False, True]
+    assert three.tolist() == [False, True, True, True]
+
+
+# Metrics
+
+
+def three_metrics(first, second, third):
+    names = ("ttft_mean", "e2el_mean", "tpot_mean")
+    values = {
+        name: {HERE: steady(*of)} for name, of in zip(names, (first, second, third), strict=True)
+    }
+    return measured(values, names)
+
+
+def test_metrics_disagree_where_their_best_sets_do_not_meet():
+    found = disagreement(three_metrics((1, 2, 3), (1, 1.001, 3), (3, 2, 1)), {})
+
+    assert [row["apart"] for row in found["pairs"]] == [0.0, 1.0, 1.0]
+    assert found["total"]["pairs_apart"] == pytest.approx(2 / 3)
+    assert found["total"]["no_common_winner"] == 1.0
+
+
+def test_pairs_may_all_meet_and_still_no_policy_be_best_on_all():
+    found = disagreement(three_metrics((1, 1, 2), (2, 1, 1), (1, 2, 1)), {})
+
+    assert found["total"]["pairs_apart"] == 0.0
+    assert found["total"]["no_common_winner"] == 1.0
+
+
+def test_a_metric_that_repeats_another_is_not_asked():
+    found = disagreement(three_metrics((1, 2, 3), (1, 2, 3), (3, 2, 1)), {"e2el_mean": "ttft_mean"})
+
+    assert found["metrics"] == ["ttft_mean", "tpot_mean"]
+    assert len(found["pairs"]) == 1
+
+
+def test_a_metric_without_a_best_policy_disagrees_with_nothing():
+    conditions = three_metrics((1, 2, 3), (1, 2, 3), (np.nan, np.nan, np.nan))
+    found = disagreement(conditions, {})
+
+    assert found["total"] == {"pairs_apart": 0.0, "no_common_winner": 0.0, "num_conditions": 1}
+
+
+# Critical difference
+
+
+def test_mean_ranks_and_friedmans_test_are_scipys():
+    rng = np.random.default_rng(3)
+    values = rng.integers(1, 5, (4, 14)).astype(float)
+    (row,) = mean_ranks(measured({HERE: values}))
+
+    expected = scipy.stats.friedmanchisquare(*values)
+    ranks = scipy.stats.rankdata(values, axis=0).mean(axis=1)
+    assert (row["chi2"], row["p"]) == pytest.approx((expected.statistic, expected.pvalue))
+    assert row["mean_ranks"] == pytest.approx(sorted(ranks))
+    assert row["illustration"] is True
+
+
+def test_groups_hold_what_nemenyi_does_not_tell_apart():
+    """Ranks 1, 2, 3 in each of 10 windows; the critical difference is 1.05."""
+    (row,) = mean_ranks(measured({HERE: steady(1, 2, 3)}))
+
+    assert row["critical_difference"] == pytest.approx(1.048, abs=0.001)
+    assert row["groups"] == [["fcfs", "p1"], ["p1", "p2"]]
+
+
+def test_windows_in_which_all_tie_tell_no_ranks_apart():
+    found = analyze(make_runs({HERE: steady(1, 1, 1)}), None, QUICK)
+    (row,) = found["mean_ranks"]
+
+    assert row["mean_ranks"] == [2.0, 2.0, 2.0]
+    assert row["p"] is None
+    assert row["groups"] == [["fcfs", "p1", "p2"]]
+
+
+def test_the_best_of_many_must_be_surer_than_one_alone():
+    """Better in 98.5 % of draws: enough for one policy, not for the best of five."""
+    values = np.ones((2, 12))
+    values[1] = np.linspace(0.65, 1.15, 12)
+    (alone,) = who_wins(measured({HERE: values}))
+    many = np.vstack([values, np.full((4, 12), 0.9999)])
+    (picked,) = who_wins(measured({HERE: many}))
+
+    doubt = measured({HERE: values}).doubt[0, 0, 1]
+    assert 0.025 / 5 < doubt < 0.025
+    assert (alone["best"], alone["beats_reference"]) == (["p1"], True)
+    assert (picked["best"], picked["beats_reference"]) == (["p1"], False)
