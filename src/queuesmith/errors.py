@@ -48,6 +48,25 @@ class UnknownPolicy(PolicyError, LookupError):
         )
 
 
+class CandidateError(PolicyError):
+    """The text of a candidate is not what a candidate may be.
+
+    Attributes
+    ----------
+    reason : str
+        One sentence.
+    line : int or None
+        From 1; None when it is about the text as a whole.
+    """
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        self.reason, self.line = reason, line
+        super().__init__(reason if line is None else f"line {line}: {reason}")
+
+    def __reduce__(self) -> tuple[type["CandidateError"], tuple[str, int | None]]:
+        return CandidateError, (self.reason, self.line)
+
+
 class EngineError(QueuesmithError, RuntimeError):
     """The simulation stopped before every request had finished."""
 

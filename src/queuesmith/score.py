@@ -170,14 +170,14 @@ def score(
     total = np.zeros(1 + draws)
     for configuration, pair in pairs.items():
         drawn = weights[configuration.source]
-        columns = _terms(pair.mean_ratio(drawn), pair.p99_ratio(drawn))
+        columns = term_columns(pair.mean_ratio(drawn), pair.p99_ratio(drawn))
         terms[configuration] = Term(*(float(column[0]) for column in columns))
         with np.errstate(invalid="ignore"):  # one term endlessly good, another endlessly bad: NaN
             total += columns[-1]
     return Score(float(total[0]), *interval(total[1:], level), terms)
 
 
-def _terms(mean_ratio: Floats, p99_ratio: Floats) -> tuple[Floats, ...]:
+def term_columns(mean_ratio: Floats, p99_ratio: Floats) -> tuple[Floats, ...]:
     """Columns in the order of the fields of `Term`; subtracted from 0 to have no minus zero."""
     with np.errstate(divide="ignore"):
         mean_gain, unclipped = 0.0 - np.log(mean_ratio), 0.0 - np.log(p99_ratio)
@@ -225,7 +225,7 @@ def tail_violation(
     low, high = interval(p99[1:])
     worst = np.array(quantiles(policy.ttft, [0.999, 1.0]))
     limit = np.array(quantiles(reference.ttft, [0.999, 1.0]))
-    ratios = _ratio(worst, limit)
+    ratios = ratio_to(worst, limit)
     reason = ""
     if p99[0] > 1.05 and low > 1:
         reason = f"p99 TTFT is {p99[0]:.3g} times the reference's, at least {low:.3g} times"
@@ -345,14 +345,14 @@ class _Pair:
 
     def mean_ratio(self, weights: Ints) -> Floats:
         """Mean over the reference's, for each row of weights."""
-        return _ratio(
+        return ratio_to(
             pooled_mean_draws(self.policy.ttft, self.policy_unit, weights),
             pooled_mean_draws(self.reference.ttft, self.reference_unit, weights),
         )
 
     def p99_ratio(self, weights: Ints) -> Floats:
         """p99 over the reference's, for each row of weights."""
-        return _ratio(
+        return ratio_to(
             pooled_quantile_draws(self.policy.ttft, self.policy_unit, weights, 0.99),
             pooled_quantile_draws(self.reference.ttft, self.reference_unit, weights, 0.99),
         )
@@ -391,7 +391,7 @@ def _weights(num_windows: int, draws: int, seed: list[int]) -> Ints:
     return np.vstack([np.ones((1, num_windows), np.int64), drawn])
 
 
-def _ratio(value: Floats, base: Floats) -> Floats:
+def ratio_to(value: Floats, base: Floats) -> Floats:
     """`value` over `base`: 1 where both are 0, NaN where `base` is infinite."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = value / base

@@ -236,7 +236,7 @@ def _run_model(scheduler: Any, output: Any, workload: Workload) -> Any:
     from vllm.v1.outputs import ModelRunnerOutput
 
     ids = list(output.num_scheduled_tokens)
-    sampled = []
+    sampled: list[list[int]] = []
     for request_id in ids:
         request = scheduler.requests[request_id]
         if request.is_prefill_chunk:

@@ -13,7 +13,7 @@ import tokenize
 import warnings
 from contextlib import suppress
 
-from queuesmith.errors import PolicyError
+from queuesmith.errors import CandidateError, PolicyError
 from queuesmith.policies.syntax import CheckedFile, check_syntax
 
 MAX_BYTES = 16_000
@@ -33,25 +33,6 @@ _REFUSAL = re.compile(rf"{_FILE}(?::(?P<line>\d+))?: (?P<reason>.*)", re.DOTALL)
 _ENCODING = re.compile(r"[ \t\f]*#.*?coding[:=]")  # as in PEP 263
 _FSTRING = re.compile(r"[a-z]*[ft]", re.IGNORECASE)
 _FSTRING_START = getattr(tokenize, "FSTRING_START", None)  # a token of its own from Python 3.12
-
-
-class CandidateError(PolicyError):
-    """The text of a candidate is not what a candidate may be.
-
-    Attributes
-    ----------
-    reason : str
-        One sentence.
-    line : int or None
-        From 1; None when it is about the text as a whole.
-    """
-
-    def __init__(self, reason: str, line: int | None = None) -> None:
-        self.reason, self.line = reason, line
-        super().__init__(reason if line is None else f"line {line}: {reason}")
-
-    def __reduce__(self) -> tuple[type["CandidateError"], tuple[str, int | None]]:
-        return CandidateError, (self.reason, self.line)
 
 
 def check_form(text: str) -> None:

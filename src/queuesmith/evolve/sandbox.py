@@ -22,11 +22,11 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from queuesmith.errors import ConfigError
+from queuesmith.errors import CandidateError, ConfigError
 from queuesmith.evolve import child
 from queuesmith.evolve.child import Cell, Request, SimulationJob
 from queuesmith.evolve.containment import ANSWERED, TOO_LONG, TOO_SLOW, Ended, Limits
-from queuesmith.evolve.form import CandidateError, check_form
+from queuesmith.evolve.form import check_form
 from queuesmith.evolve.worker import Lost, Worker
 
 __all__ = ["Cell", "Outcome", "Sandbox", "SimulationJob", "Status"]

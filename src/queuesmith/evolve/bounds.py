@@ -1,0 +1,103 @@
+"""What no policy can be below: times to first token that physics alone enforces.
+
+A step that computes P prefill tokens takes at least ``rate * P`` seconds and what their attention
+costs, whatever else is in it, and the attention terms ``new * (computed + new / 2)`` of a prompt of
+p tokens add up to ``p**2 / 2`` however it is cut. So a prompt has an amount of *work* in seconds,
+of which an engine does no more than one second a second.
+"""
+
+import heapq
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuesmith.config import EngineConfig
+from queuesmith.engine import Workload
+from queuesmith.engine.step_time import StepTime
+
+#: Share by which bounds are lowered, so that the order in which numbers are added cannot matter.
+ROUNDING = 1e-9
+
+Floats = NDArray[np.float64]
+
+
+def least_ttft(workload: Workload, config: EngineConfig, step_time: StepTime) -> Floats:
+    """Return a TTFT that no policy can beat, for each request by itself.
+
+    Returns
+    -------
+    (num_requests,) float64
+        Seconds.
+
+    Notes
+    -----
+    A prompt of p tokens takes at least ``ceil(p / budget)`` steps with prefill, of at least ``a +
+    f`` each, beside ``min(b1, b2) p`` and its attention; and at least its work. With prefix caching
+    or instant prefill all that is certain is one step.
+    """
+    s = step_time
+    prompt = workload.trace.prompt_len.astype(np.float64)
+    step = s.a + s.host_overhead
+    if config.enable_prefix_caching or config.instant_prefill:
+        return np.full(len(prompt), step * (1 - ROUNDING))
+    steps = np.ceil(prompt / config.token_budget)
+    seconds = steps * (step + s.f) + min(s.b1, s.b2) * prompt + s.e * prompt**2 / 2
+    return np.asarray(np.maximum(seconds, _work(prompt, config, s)) * (1 - ROUNDING))
+
+
+def least_mean_ttft(workload: Workload, config: EngineConfig, step_time: StepTime) -> float:
+    """Return a mean TTFT in seconds that no policy can beat on all the requests together.
+
+    Notes
+    -----
+    An engine that did nothing but the work of prompts, one second a second, could do so in any
+    order and change its mind at any time; then serving whoever has least work left minimises the
+    mean time from arrival to the end of one's work, and no first token comes before that.
+
+    References
+    ----------
+    Schrage, "A proof of the optimality of the shortest remaining processing time discipline", 1968.
+    """
+    if config.enable_prefix_caching or config.instant_prefill:
+        return 0.0
+    arrival = workload.trace.arrival_time.tolist()
+    work = _work(workload.trace.prompt_len.astype(np.float64), config, step_time).tolist()
+    waiting: list[tuple[float, float]] = []  # work left, arrival
+    now = total = 0.0
+    row = 0
+    while row < len(arrival) or waiting:
+        if not waiting:
+            now = max(now, arrival[row])
+        while row < len(arrival) and arrival[row] <= now:
+            heapq.heappush(waiting, (work[row], arrival[row]))
+            row += 1
+        left, since = waiting[0]
+        until = arrival[row] if row < len(arrival) else math.inf
+        if now + left <= until:
+            heapq.heappop(waiting)
+            now += left
+            total += now - since
+        else:
+            heapq.heapreplace(waiting, (left - (until - now), since))
+            now = until
+    return total / len(arrival) * (1 - ROUNDING)
+
+
+def _work(prompt: Floats, config: EngineConfig, step_time: StepTime) -> Floats:
+    s = step_time
+    return np.asarray(least_rate(config.token_budget, s) * prompt + s.e * prompt**2 / 2)
+
+
+def least_rate(token_budget: int, step_time: StepTime) -> float:
+    """Return the least seconds per token of a step with prefill, attention apart.
+
+    ``(a + f + b1 min(T, t0) + b2 max(T - t0, 0)) / T`` falls up to t0, and beyond it falls or rises
+    all the way: it is least at t0 or at the budget.
+    """
+    s = step_time
+    fixed = s.a + s.host_overhead + s.f
+    sizes = {float(token_budget), min(max(s.t0, 1.0), float(token_budget))}
+    return min(
+        (fixed + s.b1 * min(size, s.t0) + s.b2 * max(size - s.t0, 0.0)) / size for size in sizes
+    )

@@ -1,0 +1,85 @@
+"""What passes between the loop and its proposers: texts of policy files, and who bred them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+_NO_META: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The text of a policy file that nobody has tried yet.
+
+    Attributes
+    ----------
+    text : str
+    proposer : str
+        Name of who wrote it.
+    parents : tuple of int
+        Numbers of the candidates it was bred from.
+    note : str
+        One sentence on how it came about.
+    size : int
+        Nodes of its program; 0 when the proposer does not say.
+    meta : mapping of str to Any
+        Whatever JSON can hold: a genome, a prompt, an answer.
+    """
+
+    text: str
+    proposer: str
+    parents: tuple[int, ...] = ()
+    note: str = ""
+    size: int = 0
+    meta: Mapping[str, Any] = field(default_factory=lambda: _NO_META)
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A candidate that has been scored and may be bred from.
+
+    Attributes
+    ----------
+    number : int
+        In the archive.
+    text : str
+    score : float
+        Of :mod:`queuesmith.score`, on the windows of this generation.
+    window_scores : tuple of float
+        The same score of each of those windows alone.
+    meta : mapping of str to Any
+        As proposed.
+    """
+
+    number: int
+    text: str
+    score: float
+    window_scores: tuple[float, ...]
+    meta: Mapping[str, Any]
+
+
+class Proposer(Protocol):
+    """Whoever writes candidates.
+
+    One that spends money or time elsewhere has an attribute `left` besides, a dict: before each
+    call the loop puts into it what is left of each budget in force (``llm_calls``, ``llm_tokens``,
+    ``llm_money``, ``wall_seconds``), and it reports what it has used as ``meta["usage"]``, a dict
+    with the same names, of its proposals. An answer without a policy in it is a proposal, too.
+    """
+
+    @property
+    def name(self) -> str:
+        """What its candidates are marked with."""
+        ...
+
+    def propose(
+        self, parents: Sequence[Parent], count: int, rng: np.random.Generator
+    ) -> list[Proposal]:
+        """Write up to `count` candidates; the same for the same parents, count and generator.
+
+        `parents` is empty in the first generation.
+        """
+        ...

@@ -1,0 +1,98 @@
+"""Who runs candidates on tuning cells: child processes, or whatever has the same interface."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from queuesmith.evolve.config import EvolveConfig
+from queuesmith.evolve.sandbox import Cell as SandboxCell
+from queuesmith.evolve.sandbox import Sandbox, SimulationJob
+from queuesmith.evolve.tuning import Cell, CellResult, Limit, Scale, StopRule, Traffic, hopeless
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What running a candidate showed: `status` is ok, stopped, or what went wrong and `reason`."""
+
+    status: str
+    reason: str
+    results: Mapping[Cell, CellResult]
+    cpu_seconds: float = 0.0
+
+
+class Evaluator(Protocol):
+    """Runs candidates on tuning cells."""
+
+    def evaluate(
+        self, texts: Sequence[str], windows: Sequence[int], limits: Sequence[Limit]
+    ) -> Iterator[Evaluated]:
+        """Yield one outcome for each text, in order; the same for any number of workers.
+
+        Status is ok with results of all the windows' cells, or stopped with those that showed that
+        the text's limit is out of reach.
+        """
+        ...
+
+
+#: Makes what runs the candidates: from traffic and scale to an evaluator, for a ``with``.
+EvaluatorFactory = Callable[[EvolveConfig, Traffic, Scale, int, ExitStack], Evaluator]
+
+
+def make_sandbox(
+    config: EvolveConfig, traffic: Traffic, scale: Scale, workers: int, stack: ExitStack
+) -> Evaluator:
+    """Make child processes that hold the tuning windows, and nothing else of the traffic."""
+    cells = [
+        SandboxCell(workload, traffic.config, traffic.step_time) for workload in traffic.workloads
+    ]
+    limits = config.sandbox
+    sandbox = Sandbox(
+        SimulationJob(tuple(cells), stop=StopRule(scale)),
+        workers=workers,
+        cpu_seconds=limits.cpu_seconds,
+        memory_mib=limits.memory_mib,
+        wall_seconds=limits.wall_seconds,
+    )
+    return SandboxEvaluator(sandbox, scale, stack)
+
+
+class SandboxEvaluator:
+    """Runs candidates in child processes, which start with the first of them.
+
+    Parameters
+    ----------
+    sandbox : Sandbox
+        Not yet entered.
+    scale : Scale
+    stack : ExitStack
+        Ends the processes.
+    """
+
+    def __init__(self, sandbox: Sandbox, scale: Scale, stack: ExitStack) -> None:
+        self._sandbox, self._scale, self._stack = sandbox, scale, stack
+        self._started = False
+
+    def evaluate(
+        self, texts: Sequence[str], windows: Sequence[int], limits: Sequence[Limit]
+    ) -> Iterator[Evaluated]:
+        """Yield one outcome for each text, in order."""
+        if texts and not self._started:
+            self._stack.enter_context(self._sandbox)
+            self._started = True
+        cells = self._scale.cells_of(windows)
+        asked = [self._scale.cells[index] for index in cells]
+        asking = [None if limit == Limit() else limit for limit in limits]
+        outcomes = self._sandbox.run(texts, cells=cells, limits=asking) if texts else iter(())
+        for outcome, limit in zip(outcomes, limits, strict=True):
+            results = {
+                cell: CellResult.of(times, self._scale.tail_len)
+                for cell, times in zip(asked, outcome.ttft, strict=False)
+            }
+            status, reason = str(outcome.status), outcome.reason
+            if status == "ok" and len(results) < len(asked):
+                status = "stopped"
+                if not hopeless(self._scale.bound(results, windows), limit):
+                    # What comes out of a candidate's process is not to be believed.
+                    status, reason, results = "crash", "it stopped without having to", {}
+            yield Evaluated(status, reason, results, outcome.cpu_seconds)

@@ -1,0 +1,99 @@
+"""Proposers by name, with the options that a configuration gives them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from queuesmith.errors import ConfigError, did_you_mean
+from queuesmith.evolve.candidate import Proposer
+from queuesmith.evolve.config import EvolveConfig, Share
+from queuesmith.evolve.files import Files
+from queuesmith.evolve.gp import Gp
+from queuesmith.evolve.random_search import RandomSearch
+from queuesmith.evolve.variation import Space
+
+CONTROL = "random"
+_KNOWLEDGE = ("deadlines", "predictions")
+_SPACE = ("knowledge", "victims")
+
+
+def make_proposer(share: Share) -> Proposer:
+    """Make a proposer.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or it cannot take its options.
+    """
+    if share.name not in _MAKERS:
+        raise ConfigError(
+            f"there is no proposer {share.name!r}.{did_you_mean(share.name, _MAKERS)} Known: "
+            f"{', '.join(_MAKERS)}"
+        )
+    make, known = _MAKERS[share.name]
+    for name in share.options:
+        if name not in known:
+            raise ConfigError(
+                f"proposer {share.name} has no option {name!r}.{did_you_mean(name, known)} It has: "
+                f"{', '.join(known)}"
+            )
+    try:
+        return make(share.options)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"proposer {share.name}: {error}") from None
+
+
+def make_control(config: EvolveConfig) -> Proposer:
+    """Make the control of a run: random search over the programs that its `gp` searches."""
+    options: Mapping[str, Any] = {}
+    for share in config.proposers:
+        if share.name == "gp":
+            options = {name: share.options[name] for name in _SPACE if name in share.options}
+    return make_proposer(Share(CONTROL, options=options))
+
+
+def _gp(options: Mapping[str, Any]) -> Proposer:
+    plain = {name: value for name, value in options.items() if name not in _SPACE}
+    for name in ("tuned_share", "fresh_share"):
+        value = plain.get(name, 0.0)
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise ConfigError(f"proposer gp: {name} must be from 0 to 1, got {value!r:.40}")
+    return Gp(space=_space(options), **plain)
+
+
+def _random(options: Mapping[str, Any]) -> Proposer:
+    return RandomSearch(space=_space(options))
+
+
+def _files(options: Mapping[str, Any]) -> Proposer:
+    folder = options.get("folder")
+    if not isinstance(folder, str):
+        raise ConfigError('proposer files needs a folder: options = { folder = "candidates" }')
+    return Files(folder)
+
+
+def _space(options: Mapping[str, Any]) -> Space:
+    space = Space()
+    if "knowledge" in options:
+        knowledge = options["knowledge"]
+        if not isinstance(knowledge, list) or any(item not in _KNOWLEDGE for item in knowledge):
+            raise ConfigError(
+                f"knowledge must be an array of some of {', '.join(_KNOWLEDGE)}, got "
+                f"{knowledge!r:.60}"
+            )
+        space = replace(space, knowledge=tuple(knowledge))
+    if "victims" in options:
+        if not isinstance(options["victims"], bool):
+            raise ConfigError(f"victims must be true or false, got {options['victims']!r:.40}")
+        space = replace(space, victims=options["victims"])
+    return space
+
+
+#: How each is made, and the options it takes.
+_MAKERS: dict[str, tuple[Callable[[Mapping[str, Any]], Proposer], tuple[str, ...]]] = {
+    "gp": (_gp, ("constants", "tuned_share", "fresh_share", *_SPACE)),
+    CONTROL: (_random, _SPACE),
+    "files": (_files, ("folder",)),
+}

@@ -1,0 +1,258 @@
+"""One run in a folder of its own: begun, gone on with, and summed up.
+
+The folder holds the archive, the frozen windows and, in the end, the best policies. The archive
+holds the configuration's text, so that the folder alone is enough to go on.
+"""
+
+import hashlib
+import json
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from queuesmith._version import __version__
+from queuesmith.errors import ConfigError, PolicyError
+from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.behaviour import behaviour
+from queuesmith.evolve.champion import crown
+from queuesmith.evolve.config import EvolveConfig, parse_config
+from queuesmith.evolve.evaluator import EvaluatorFactory, make_sandbox
+from queuesmith.evolve.form import check_form
+from queuesmith.evolve.loop import TRACKS, Loop, Progress
+from queuesmith.evolve.proposers import make_control, make_proposer
+from queuesmith.evolve.traffic import WINDOWS_FILE, freeze_windows, tuning_traffic, who_wins
+from queuesmith.evolve.tuning import Scale, Traffic, make_scale
+from queuesmith.policies import get_policy
+from queuesmith.policies.policy import load_text
+from queuesmith.window_sets import WindowSet
+
+SCHEMA = "queuesmith.evolve/1"
+BEST_FILE = "best.py"
+#: Processor time in which a candidate has to show what it does to the fixed queues; a
+#: thousandth of it is usual.
+BEHAVIOUR_SECONDS = 3.0
+
+
+def begin(config: EvolveConfig, folder: Path) -> None:
+    """Freeze the windows of a run and start its archive, in a folder that is there.
+
+    Raises
+    ------
+    QueuesmithError
+        If the folder has a run already, or the traffic cannot be had.
+    """
+    Archive.refuse_existing(folder)
+    windows = freeze_windows(config, folder)
+    Archive.create(
+        folder,
+        {
+            "version": __version__,
+            "name": config.name,
+            "config": config.text,
+            "windows_sha256": windows.sha256,
+            "windows_folder": str(windows.folder),
+        },
+    ).close()
+
+
+def go_on(
+    folder: Path,
+    *,
+    workers: int = 1,
+    progress: Callable[[Progress], None] = lambda _: None,
+    make_evaluator: EvaluatorFactory | None = None,
+) -> dict[str, Any]:
+    """Bring a run to its end from wherever it is; return what came of it, as JSON can hold it.
+
+    Parameters
+    ----------
+    folder : Path
+        With a run that `begin` has started.
+    workers : int
+        Candidates at a time; the result does not depend on it.
+    progress : callable, optional
+    make_evaluator : callable, optional
+        Runs candidates in a `Sandbox` when left out.
+
+    Raises
+    ------
+    QueuesmithError
+        If there is no such run, it is damaged, or its traffic is not there any more.
+    """
+    with Archive.resume(folder) as archive, ExitStack() as stack:
+        run = archive.run()
+        config = parse_config(run["config"], f"the configuration in {folder}")
+        windows = _read_windows(folder, run)
+        traffic = tuning_traffic(config, windows)
+        scale = make_scale(traffic)
+        if "classics" not in run:
+            with archive.write() as writer:
+                writer.set("classics", json.dumps(_classics(config, traffic, scale)))
+        make = make_evaluator or make_sandbox
+        loop = Loop(
+            config,
+            archive,
+            scale,
+            make(config, traffic, scale, workers, stack),
+            proposers=[(share, make_proposer(share)) for share in config.proposers],
+            control=make_control(config),
+            check_form=check_form,
+            behaviour=text_behaviour,
+            progress=progress,
+        )
+        stopped = loop.run()
+        for seed in config.seeds:
+            for track in TRACKS:
+                crown(loop, seed, track)
+        with archive.write() as writer:
+            writer.set("stopped", stopped)
+        document = summary(archive, folder)
+        _write_best(archive, folder, document)
+        return document
+
+
+def _read_windows(folder: Path, run: Mapping[str, str]) -> WindowSet:
+    windows = WindowSet.load(folder / WINDOWS_FILE)
+    if windows.sha256 != run["windows_sha256"]:
+        raise ConfigError(
+            f"{folder / WINDOWS_FILE} is not the one that the run began with; restore it, or begin "
+            "another run"
+        )
+    return replace(windows, folder=Path(run["windows_folder"]))
+
+
+def text_behaviour(text: str) -> str:
+    """Return the behaviour of a policy's text, which has passed the check of its form.
+
+    Its hooks run in this process, in plain Python. They have no loops and reach nothing but two
+    rows of numbers; but whole numbers, multiplied often enough, take all the time there is.
+
+    Raises
+    ------
+    PolicyError
+        If a hook raises, or is not done within `BEHAVIOUR_SECONDS` of processor time.
+    """
+    policy = load_text("candidate", text, Path("candidate.py"))
+    if threading.current_thread() is not threading.main_thread():
+        return ""  # nothing could interrupt it
+
+    def too_long(number: int, frame: object) -> None:
+        raise PolicyError(f"its hooks take more than {BEHAVIOUR_SECONDS:g} s to decide")
+
+    before = signal.signal(signal.SIGVTALRM, too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, BEHAVIOUR_SECONDS)
+    try:
+        return behaviour(policy)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _classics(config: EvolveConfig, traffic: Traffic, scale: Scale) -> list[dict[str, Any]]:
+    """Score the classics on all tuning windows, best first, with the cells that each wins."""
+    windows = sorted(scale.sources)
+    table = who_wins(traffic, config.search.classics, scale)
+    wins = table.wins(scale.cells)
+    rows = []
+    for name in table.scores:
+        standing = scale.stand(traffic.measure(get_policy(name)), windows)
+        rows.append(
+            {
+                "policy": name,
+                "score": standing.score,
+                "window_scores": list(standing.window_scores),
+                "clean": standing.clean,
+                "reason": standing.reason,
+                "wins": wins[name],
+                "cells": [
+                    {"window": cell.window, "load": cell.load, "score": value}
+                    for cell, value in table.scores[name].items()
+                ],
+            }
+        )
+    return sorted(rows, key=lambda row: (-row["score"], row["policy"]))
+
+
+def summary(archive: Archive, folder: Path) -> dict[str, Any]:
+    """Sum a run up: who is best of each seed, beside the control and the classics."""
+    run = archive.run()
+    config = parse_config(run["config"], f"the configuration in {folder}")
+    windows = WindowSet.load(folder / WINDOWS_FILE)
+    seeds: list[dict[str, Any]] = [
+        {"seed": seed, **{track: _champion(archive, seed, track) for track in TRACKS}}
+        for seed in config.seeds
+    ]
+    found = [{"seed": row["seed"], **row["search"]} for row in seeds if row["search"]]
+    verdicts = archive.rows(
+        "SELECT track, status, verdict, count(*) FROM candidates GROUP BY track, status, verdict"
+    )
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "name": run["name"],
+        "folder": str(folder),
+        "config_sha256": config.sha256,
+        "windows": {
+            "sha256": windows.sha256,
+            "sources": [
+                {
+                    "file": source.file,
+                    "kind": "modelled" if source.file.endswith("@model") else "real",
+                    **{part: len(cut) for part, cut in source.parts.items()},
+                }
+                for source in windows.sources
+            ],
+        },
+        "engine": config.engine.name,
+        "loads": [asdict(load) for load in config.loads],
+        "output_length": config.output_length.describe(),
+        "stopped": run.get("stopped", ""),
+        "best": max(found, key=lambda one: (one["clean"], one["score"]), default=None),
+        "seeds": seeds,
+        "classics": json.loads(run.get("classics", "[]")),
+        "evaluations": {track: archive.num_evaluated(track=track) for track in TRACKS},
+        "outcomes": [
+            {"track": track, "status": status, "verdict": verdict, "count": count}
+            for track, status, verdict, count in verdicts
+        ],
+        "spent": archive.spent(),
+    }
+
+
+def _champion(archive: Archive, seed: int, track: str) -> dict[str, Any] | None:
+    rows = archive.rows(
+        "SELECT candidate, score, low, high, clean, reasons FROM champions WHERE seed = ? AND "
+        "track = ?",
+        (seed, track),
+    )
+    if not rows:
+        return None
+    number, score, low, high, clean, reasons = rows[0]
+    candidate = archive.candidate(number)
+    return {
+        "candidate": number,
+        "proposer": candidate.proposer,
+        "generation": candidate.generation,
+        "size": candidate.size,
+        "score": score,
+        "low": low,
+        "high": high,
+        "clean": bool(clean),
+        "tail_reasons": json.loads(reasons),
+        "text_sha256": hashlib.sha256(candidate.text.encode()).hexdigest(),
+    }
+
+
+def _write_best(archive: Archive, folder: Path, document: Mapping[str, Any]) -> None:
+    """Write the best policy, and that of each seed, as files that `compare` can run."""
+    for row in document["seeds"]:
+        if row["search"]:
+            text = archive.candidate(row["search"]["candidate"]).text
+            (folder / f"best_seed_{row['seed']}.py").write_text(text, encoding="utf-8")
+    if document["best"]:
+        text = archive.candidate(document["best"]["candidate"]).text
+        (folder / BEST_FILE).write_text(text, encoding="utf-8")
