@@ -291,3 +291,32 @@ def test_the_control_draws_from_the_space_that_is_searched():
 
     assert make_control(config).space == make_proposer(config.proposers[0]).space
     assert make_control(config).space.victims is False
+
+
+HELD_BACK = (
+    LEAST
+    + '[[source]]\nfile = "azure_2023_code@model"\nnum_requests = 9_000\nparts = ["held_out"]\n'
+)
+
+
+def test_a_source_can_be_kept_for_the_last_look_alone(tmp_path):
+    text = HELD_BACK.replace("[[source]]", "[[source]]\nwindow_len = 50\nnum_windows = 4", 2)
+    text += "[windows]\npicked_from = 6\n"
+    config = parse_config(text, "mine.toml")
+    bred_on, held_back = freeze_windows(config, tmp_path).sources
+
+    assert set(bred_on.parts) == {"tuning", "validation", "held_out"}
+    assert set(held_back.parts) == {"held_out"}
+    assert len(held_back.parts["held_out"]) == 4
+    assert held_back.parts["held_out"][-1].start_row > 6_000  # windows lie all over it
+    assert estimate(config, 1)["evaluations"] > 0
+
+
+@pytest.mark.parametrize("parts", ['["test"]', '["tuning", "tuning"]', "[1]"])
+def test_parts_that_there_are_not_are_refused(parts):
+    assert "parts" in refusal(HELD_BACK.replace('["held_out"]', parts))
+
+
+def test_a_run_needs_something_to_be_bred_on():
+    only = LEAST + 'parts = ["held_out"]\n'
+    assert "no source has windows for tuning" in refusal(only)

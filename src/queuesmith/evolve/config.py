@@ -47,6 +47,9 @@ class Source:
         To draw from a model; 0 for the model's own choice.
     num_windows, window_len : int
         In each part; 0 for those of ``[windows]``.
+    parts : tuple of str
+        Those it is cut into; all three when left out. With ``["held_out"]`` alone it is traffic of
+        a kind that nothing was bred on.
     """
 
     file: str
@@ -54,6 +57,7 @@ class Source:
     num_requests: int = _number(0, least=0)
     num_windows: int = _number(0, least=0)
     window_len: int = _number(0, least=0)
+    parts: tuple[str, ...] = ()
 
     def entry(self, folder: Path | None) -> dict[str, Any]:
         """Return what `WindowSet.freeze` reads: the file if it is there, else the stand-in."""
@@ -96,6 +100,13 @@ class Windows:
     def parts(self) -> dict[str, float]:
         """Share of each part."""
         return {part: getattr(self, part) for part in PARTS}
+
+    def parts_of(self, source: Source) -> dict[str, float]:
+        """Share of each part that a source is cut into; all of it where it says which."""
+        if not source.parts:
+            return self.parts
+        whole = sum(self.parts[part] for part in source.parts)
+        return {part: share / whole for part, share in self.parts.items() if part in source.parts}
 
 
 @dataclass(frozen=True)
@@ -350,6 +361,19 @@ def _check_together(where: str, config: EvolveConfig, engine: str, second: str) 
             f"{sum(windows.parts.values()):g}"
         )
     for source in config.sources:
+        for part in source.parts:
+            if part not in PARTS or source.parts.count(part) > 1:
+                raise ConfigError(
+                    f"{where}: source: parts must be different ones of {', '.join(PARTS)}, got "
+                    f"{', '.join(source.parts)}"
+                )
+        if source.stand_in and not source.stand_in.endswith("@model"):
+            raise ConfigError(
+                f"{where}: source: stand_in must be a model such as azure_2023_conv@model, got "
+                f"{source.stand_in!r}"
+            )
+        if "tuning" not in windows.parts_of(source):
+            continue
         per_source = source.num_windows or windows.num_windows
         if windows.per_generation > per_source:
             raise ConfigError(
@@ -361,11 +385,9 @@ def _check_together(where: str, config: EvolveConfig, engine: str, second: str) 
                 f"{where}: windows: picked_from ({windows.picked_from}) must be 0 or at least the "
                 f"number of windows ({per_source}) of {source.file}"
             )
-        if source.stand_in and not source.stand_in.endswith("@model"):
-            raise ConfigError(
-                f"{where}: source: stand_in must be a model such as azure_2023_conv@model, got "
-                f"{source.stand_in!r}"
-            )
+    for part in PARTS if config.sources else ():
+        if not any(part in windows.parts_of(source) for source in config.sources):
+            raise ConfigError(f"{where}: source: no source has windows for {part}; give one to it")
     names = [share.name for share in config.proposers]
     if "random" in names or len(set(names)) < len(names):
         raise ConfigError(

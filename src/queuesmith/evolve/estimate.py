@@ -50,7 +50,7 @@ def estimate(config: EvolveConfig, workers: int) -> dict[str, Any]:
 
     search = config.search
     per_generation = sum(
-        min(config.windows.per_generation, len(source.parts["tuning"]))
+        min(config.windows.per_generation, len(source.parts.get("tuning", ())))
         for source in windows.sources
     ) * len(config.loads)
     num_tracks = len(TRACKS) * len(config.seeds)

@@ -100,6 +100,8 @@ def freeze_windows(config: EvolveConfig, folder: Path) -> WindowSet:
         _write(path, config, [wide for _, wide in documents])
         keep = _pick(config, WindowSet.load(path))
         for (document, wide), kept in zip(documents, keep, strict=True):
+            if not kept:
+                continue
             rows = wide["tuning"]["windows"]
             document["tuning"] = _part([rows[place] for place in kept])
     _write(path, config, [document for document, _ in documents])
@@ -127,10 +129,11 @@ def _freeze(
         document: dict[str, Any] = tomllib.loads(text)["source"][0]
         return document
 
-    document = freeze(windows.parts, source.num_windows or windows.num_windows)
+    parts = windows.parts_of(source)
+    document = freeze(parts, source.num_windows or windows.num_windows)
     wide = document
-    if windows.picked_from:
-        wide = freeze({"tuning": windows.tuning}, windows.picked_from)
+    if windows.picked_from and "tuning" in parts:
+        wide = freeze({"tuning": parts["tuning"]}, windows.picked_from)
     return document, wide
 
 
@@ -140,10 +143,10 @@ def _pick(config: EvolveConfig, window_set: WindowSet) -> list[list[int]]:
     table = who_wins(traffic, config.search.classics)
     keep, first = [], 0
     for source, frozen in zip(config.sources, window_set.sources, strict=True):
-        numbers = list(range(first, first + len(frozen.parts["tuning"])))
+        numbers = list(range(first, first + len(frozen.parts.get("tuning", ()))))
         count = source.num_windows or config.windows.num_windows
         keep.append([window - first for window in pick_windows(table, numbers, count)])
-        first = numbers[-1] + 1
+        first += len(numbers)
     return keep
 
 

@@ -1,0 +1,176 @@
+"""The page of a study in a real browser: figures are drawn, tables filled, choices followed."""
+
+import os
+import re
+import shutil
+import subprocess
+from html import escape
+
+import pytest
+
+from queuesmith.report.atlas import render_atlas
+from queuesmith.study.atlas import make_atlas
+from study.synthetic import FLAT, H100, synthetic_study
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def html():
+    return render_atlas(make_atlas(synthetic_study(), draws=400))
+
+
+@pytest.fixture(scope="module")
+def visit(tmp_path_factory):
+    """Return a function that opens a page and comes back with its elements."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    browser = next((found for name in names if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip("no chromium or chrome on the path")
+
+    def open_page(text):
+        folder = tmp_path_factory.mktemp("browser")
+        page = folder / "atlas.html"
+        page.write_text(text, encoding="utf-8")
+        command = [
+            browser,
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            f"--user-data-dir={folder / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--virtual-time-budget=10000",
+            "--dump-dom",
+        ]
+        if os.name == "posix" and os.geteuid() == 0:
+            command.append("--no-sandbox")  # Chromium refuses to run as root with it
+        done = subprocess.run(
+            [*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        )
+        return done.stdout
+
+    return open_page
+
+
+@pytest.fixture(scope="module")
+def dom(html, visit):
+    return visit(html)
+
+
+def panels(dom):
+    """Return the drawn part of each panel by (figure, panel)."""
+    body = dom[dom.index("<body") : dom.index('id="queuesmith-data"')]
+    pieces = re.split(r'data-figure="([a-z]+)" data-panel="(\d)"', body)[1:]
+    return {
+        (pieces[row], int(pieces[row + 1])): pieces[row + 2].split("<figcaption>")[0]
+        for row in range(0, len(pieces), 3)
+    }
+
+
+def pressed(html, presses):
+    """Return the page without its policy, so that a script of ours may press its buttons."""
+    html = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
+    script = (
+        f"<script>addEventListener('load', () => setTimeout(() => {{{presses}}}, 200))</script>"
+    )
+    return html.replace("</body>", f"{script}</body>")
+
+
+def test_nothing_goes_wrong(dom):
+    root = re.search("<html[^>]*>", dom)[0]
+
+    assert "data-errors" not in root
+    assert 'data-drawn="8"' in root
+
+
+def test_every_panel_is_drawn(dom):
+    drawn = panels(dom)
+
+    assert set(drawn) == {
+        *(("agreement", panel) for panel in range(4)),
+        *(("samples", panel) for panel in range(2)),
+        ("variance", 0),
+        ("ranks", 0),
+    }
+    for place, piece in drawn.items():
+        assert piece.count('class="main-svg"') >= 2, place
+        assert re.search(r'class="(?:hm|trace (?:scatter|bars))', piece), place
+        assert "nothing to show here" not in piece, place
+
+
+def test_heat_maps_print_their_numbers(dom):
+    """chat and chat_too rank alike by construction."""
+    sources = panels(dom)["agreement", 0]
+
+    assert re.search(r">1\.00</text>", sources)
+    assert "H100, mean TTFT, knee" in sources
+
+
+@pytest.fixture(scope="module")
+def chosen(html, visit):
+    """The page after another engine, and then a load at which nothing queues, were chosen."""
+    presses = "".join(
+        f"const {choice} = document.querySelector('#agreement select[data-choice={choice}]');"
+        f"{choice}.value = '{value}'; {choice}.dispatchEvent(new Event('change'));"
+        for choice, value in (("engine", FLAT), ("load", "light"))
+    )
+    return visit(pressed(html, presses))
+
+
+def test_the_map_shows_the_engine_that_is_chosen(dom, chosen):
+    def shown(page):
+        bodies = re.findall(r"<tbody([^>]*data-when[^>]*)>", page)
+        return ["other" not in attributes for attributes in bodies]
+
+    assert shown(dom) == [True] * 5 + [False] * 5
+    assert shown(chosen) == [False] * 5 + [True] * 5
+    assert "data-errors" not in re.search("<html[^>]*>", chosen)[0]
+
+
+def test_figures_follow_what_they_are_not_about(chosen):
+    assert "constant_1ms, mean TTFT, light" in panels(chosen)["agreement", 0]
+    assert "constant_1ms, mean TTFT, chat" in panels(chosen)["agreement", 1]
+    # what compares engines does not follow the engine
+    assert "constant_1ms, " not in panels(chosen)["agreement", 2]
+    values = re.findall(r"<select[^>]*data-choice=\"engine\"", chosen)
+    assert len(values) == 4
+
+
+def test_where_there_is_nothing_to_compare_the_figure_says_so(chosen):
+    assert "nothing to show here" in panels(chosen)["agreement", 0]
+    assert "nothing to show here" not in panels(chosen)["agreement", 1]
+
+
+def test_tables_are_filled(dom):
+    for name in ("winners", "classes", "left-out-sources", "temporal", "deadlines", "effects"):
+        table = re.search(f'<table id="{name}">(.*?)</table>', dom, re.S)[1]
+        assert table.count("<tr") > 1, name
+    for choice in ("engine", "metric", "load", "source"):
+        assert f'data-choice="{choice}"' in dom
+    assert f'value="{H100}"' in dom
+
+
+def test_an_error_in_the_page_is_seen(html, visit):
+    broken = html.replace('id="queuesmith-drawing">', 'id="queuesmith-drawing">{', 1)
+
+    root = re.search("<html[^>]*>", visit(broken))[0]
+
+    assert "data-errors" in root
+    assert "data-drawn" not in root
+
+
+def test_the_page_fits_a_telephone(html, visit):
+    """In a frame 420 px wide nothing but tables, which scroll by themselves, is wider."""
+    script = """setInterval(() => {
+        const inner = document.querySelector("iframe").contentDocument.documentElement;
+        if (!inner.dataset.drawn) return;
+        document.documentElement.dataset.width = inner.scrollWidth;
+        document.documentElement.dataset.inside = inner.dataset.drawn;
+    }, 100)"""
+    frame = f'<iframe width="420" height="900" srcdoc="{escape(html)}"></iframe>'
+
+    after = visit(f"<!DOCTYPE html><html><body>{frame}<script>{script}</script></body></html>")
+
+    assert re.search(r'data-inside="(\d+)"', after)[1] == "8"
+    assert int(re.search(r'data-width="(\d+)"', after)[1]) <= 420
