@@ -118,7 +118,8 @@ class Evaluation:
     Attributes
     ----------
     cells : pyarrow.Table
-        One row per (policy, load, window): `policy`, `load`, `rho`, `window`, then `METRICS`.
+        One row per (policy, load, window): `policy`, `load`, `rho`, `window`, then `METRICS`, then
+        what else was measured.
     samples : mapping of (policy, load) to Samples
     capacity : (num_windows,) float64
         Requests/s that the engine carries of each window.
@@ -192,6 +193,7 @@ def evaluate(
     seed: int = 0,
     num_workers: int | None = None,
     progress: Callable[[int], None] | None = None,
+    measure: Callable[[Result], Mapping[str, float]] | None = None,
 ) -> Evaluation:
     """Run every policy on every window at every load.
 
@@ -209,6 +211,9 @@ def evaluate(
         are the same for any choice.
     progress : callable, optional
         Called with the number of finished runs.
+    measure : callable, optional
+        Further numbers of each run, which become columns of `Evaluation.cells` after `METRICS`;
+        the same names for every run.
 
     Raises
     ------
@@ -220,7 +225,7 @@ def evaluate(
     configs = {policy.name: _own_config(policy, config) for policy in policies}
     compiled = {policy.name: compile_policy(policy) for policy in policies}
     prepared = [
-        _prepare_window(window, config, list(configs.values()), step_time, output_length, seed)
+        prepare_window(window, config, list(configs.values()), step_time, output_length, seed)
         for window in windows
     ]
 
@@ -234,7 +239,8 @@ def evaluate(
         own = configs[policy.name]
         workload = workloads[load, index, own]
         result = simulate_workload(workload, compiled[policy.name], own, step_time)
-        return result, summarize(result, slo, prepared[index].alone)
+        summary = summarize(result, slo, prepared[index].alone)
+        return result, summary if measure is None else {**summary, **measure(result)}
 
     runs: list[tuple[Result, dict[str, float]]] = []
     workers = num_workers or os.cpu_count() or 1
@@ -250,7 +256,7 @@ def evaluate(
         "rho": [load.rho for _, load, _ in keys],
         "window": [windows[index].index for _, _, index in keys],
     }
-    for name in METRICS:
+    for name in runs[0][1] if runs else METRICS:
         columns[name] = [summary[name] for _, summary in runs]
     samples = {}
     for place in range(0, len(keys), len(windows)):
@@ -274,7 +280,7 @@ def _own_config(policy: Policy, config: EngineConfig) -> EngineConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class _PreparedWindow:
+class PreparedWindow:
     """A window with what does not depend on policy or load."""
 
     workload: Workload  # under the common configuration, at the trace's own rate
@@ -291,14 +297,14 @@ class _PreparedWindow:
         return prepare(scaled, config, self.workload.predicted_output_tokens)
 
 
-def _prepare_window(
+def prepare_window(
     window: Window,
     config: EngineConfig,
     configs: Sequence[EngineConfig],
     step_time: StepTime,
     output_length: OutputLengthKnowledge,
     seed: int,
-) -> _PreparedWindow:
+) -> PreparedWindow:
     """Leave out what any of the engines cannot run, so that all policies serve the same."""
     predicted = output_length.predict(window.trace, [seed, window.index])
     if window.predicted_output_tokens is not None and output_length.kind == "noisy":
@@ -323,7 +329,7 @@ def _prepare_window(
         slack = DEADLINE_FACTOR * e2el_alone(trace.prompt_len, believed, config, step_time)
     else:
         slack = trace.deadline - trace.arrival_time
-    return _PreparedWindow(
+    return PreparedWindow(
         workload=workload,
         alone=alone,
         slack=slack,
@@ -333,7 +339,7 @@ def _prepare_window(
 
 
 def _pool(
-    results: Sequence[Result], prepared: Sequence[_PreparedWindow], windows: Sequence[Window]
+    results: Sequence[Result], prepared: Sequence[PreparedWindow], windows: Sequence[Window]
 ) -> Samples:
     return Samples(
         ttft=np.concatenate([ttft(result) for result in results]),

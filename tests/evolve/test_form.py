@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queuesmith.errors import PolicyError
+from queuesmith.errors import CandidateError, PolicyError
 from queuesmith.evolve import form
-from queuesmith.evolve.form import CandidateError, check_form
+from queuesmith.evolve.form import check_form
 from queuesmith.policies import get_policy, policy_names
 from queuesmith.policies.policy import load_text
 

@@ -7,8 +7,9 @@ from contextlib import suppress
 
 import pytest
 
+from queuesmith.errors import CandidateError
 from queuesmith.evolve.containment import ANSWERED
-from queuesmith.evolve.form import CandidateError, check_form
+from queuesmith.evolve.form import check_form
 from queuesmith.evolve.sandbox import Sandbox
 
 from .hostile.cells import small_job

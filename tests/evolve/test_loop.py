@@ -287,7 +287,10 @@ def test_more_answers_than_asked_for_are_not_taken(make_run, monkeypatch):
     assert document["evaluations"] == {"search": 18, "control": 18}
 
 
-def test_what_an_answer_cost_is_added_up_and_its_prompt_is_kept(make_run, monkeypatch):
+@pytest.mark.parametrize(("cap", "spent"), [(1, 1.0), (2, 1.5), (4, 3.0)])
+def test_money_is_added_up_and_never_goes_over_its_cap(make_run, monkeypatch, cap, spent):
+    """A generation asks six times; one that does not fit as a whole is not begun."""
+
     class Paid(Aged):
         left = None
 
@@ -300,11 +303,11 @@ def test_what_an_answer_cost_is_added_up_and_its_prompt_is_kept(make_run, monkey
             ]
 
     monkeypatch.setattr(run, "make_proposer", lambda share: Paid())
-    capped = ("[search]", "[budget]\nllm_money = 2\n\n[search]")
+    capped = ("[search]", f"[budget]\nllm_money = {cap}\n\n[search]")
     folder, document = make_run(capped)
 
     asked = rows(folder, "SELECT count(*) FROM candidates WHERE prompt = 'write one'")[0][0]
-    assert document["spent"]["llm_money"] == pytest.approx(0.25 * asked) <= 2.0
+    assert document["spent"]["llm_money"] == 0.25 * asked == spent
     assert document["spent"]["llm_tokens"] == 500 * asked
     assert document["stopped"].startswith("the budget of llm_money is used up")
     assert candidates(folder)[0].meta["answer"] == "here"

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,8 @@ from queuesmith.engine.step_time import StepTime, get_preset
 from queuesmith.evaluate import Load, evaluate
 from queuesmith.evolve.bounds import least_mean_ttft, least_rate, least_ttft
 from queuesmith.evolve.champion import samples
+from queuesmith.evolve.evaluator import SandboxEvaluator
+from queuesmith.evolve.sandbox import Outcome
 from queuesmith.evolve.tuning import (
     Cell,
     CellResult,
@@ -295,3 +298,34 @@ def test_the_bound_on_the_mean_is_the_best_of_all_schedules(jobs):
     bound = least_mean_ttft(workload, PRESET.config, step_time)
 
     assert bound == pytest.approx(best_mean_by_trying_everything(arrivals, works), rel=1e-6)
+
+
+class Liar:
+    """A sandbox whose candidates all stop after one cell."""
+
+    def __init__(self, scale, times):
+        self.scale, self.times = scale, times
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def run(self, texts, *, cells, limits):
+        first = self.times[self.scale.cells[cells[0]]]
+        return (Outcome("ok", "", (first,), "", 0.1) for _ in texts)
+
+
+def test_who_stops_without_having_to_is_not_believed():
+    scale, times, _ = drawn_scale(np.random.default_rng(1))
+    bound = scale.bound(results_of(scale, dict([next(iter(times.items()))])), [0, 1, 2]).score
+    with ExitStack() as stack:
+        evaluator = SandboxEvaluator(Liar(scale, times), scale, stack)
+        limits = [Limit(bound + 1, bound + 1), Limit(bound - 1, bound - 1), Limit()]
+
+        found = list(evaluator.evaluate(["a", "b", "c"], [0, 1, 2], limits))
+
+    assert [one.status for one in found] == ["stopped", "crash", "crash"]
+    assert found[1].reason == "it stopped without having to"
+    assert [len(one.results) for one in found] == [1, 0, 0]

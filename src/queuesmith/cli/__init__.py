@@ -39,9 +39,19 @@ app.command(
     help="List, describe, fetch and import traffic, and fit models to it.",
 )
 app.command(
+    "queuesmith.cli.study:study",
+    name="study",
+    help="Find where a ranking of policies holds and where it flips.",
+)
+app.command(
     "queuesmith.cli.ab:ab",
     name="ab",
     help="Measure a policy against vLLM as it is, on the same requests.",
+)
+app.command(
+    "queuesmith.cli.evolve:evolve",
+    name="evolve",
+    help="Breed policies for a score, beside random search with the same budget.",
 )
 app.command(
     "queuesmith.cli.calibrate:calibrate",

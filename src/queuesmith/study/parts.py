@@ -18,7 +18,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
-import queuesmith
 from queuesmith._version import __version__
 from queuesmith.errors import ConfigError
 from queuesmith.study.cells import Cells
@@ -84,7 +83,7 @@ class Part:
 @cache
 def code_sha256(engine: str) -> str:
     """Return the hash of the code that makes an engine's numbers: other code, other numbers."""
-    root = Path(queuesmith.__file__).parent
+    root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for pattern in (*_COMMON, *(_SLOTS if engine == SLOTS else _OURS)):
         for file in sorted(root.glob(pattern)):
