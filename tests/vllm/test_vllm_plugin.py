@@ -158,6 +158,30 @@ def nobody_is_displaced_for_a_request_that_is_not_ready():
     assert not scheduler.schedule().preempted_req_ids
 
 
+def whoever_stands_behind_a_request_that_is_not_ready_is_admitted():
+    scheduler = make(hook("waiting_key", "-request.arrival_time"), max_num_seqs=1)
+    for row in range(2):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    request = real.make_request("grammar", [5] * 50, 20, arrival_time=9.0)
+    request.structured_output_request = SimpleNamespace(grammar=None)
+    request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    scheduler.add_request(request)
+
+    assert set(scheduler.schedule().num_scheduled_tokens) == {"r1"}
+    assert names(scheduler.waiting) == ["r0", "grammar"]
+
+
+def whoever_stands_behind_a_request_with_a_token_on_its_way_is_admitted():
+    scheduler = make(FCFS, async_scheduling=True, max_num_seqs=1)
+    first = add(scheduler, "first")
+    scheduler.schedule()
+    add(scheduler, "second", arrival_time=1.0)
+    scheduler.running.remove(first)  # as where KV blocks run out
+    scheduler._preempt_request(first, 0.0)
+
+    assert set(scheduler.schedule().num_scheduled_tokens) == {"second"}
+
+
 def nobody_is_displaced_before_a_token():
     source = "PREEMPTIVE = True\n\n" + hook("waiting_key", "request.num_computed_tokens")
     scheduler = make(source, max_num_seqs=1, max_num_batched_tokens=64)
@@ -263,27 +287,29 @@ RULES = {
         (SCHEDULER, "waiting + self._policy_aside_waiting", "waiting"),
     ],
     the_displaced_are_not_admitted_in_the_same_step: [
-        (
-            SCHEDULER,
-            "self.waiting.extend([base[place] for place in choice.order])",
-            "self.waiting.extend(self.policy_displaced + [base[place] for place in choice.order])",
-        ),
-        (SCHEDULER, "left.update(self.policy_displaced)", "pass"),
+        (SCHEDULER, "self.waiting.remove(request)", "pass"),
+        (SCHEDULER, "left = {*first, *self.policy_displaced}", "left = {*first}"),
     ],
     somebody_stays_when_all_are_held: [
         (DECIDE, "return held if len(held) < len(running) else set()", "return held"),
     ],
     somebody_is_admitted_when_nothing_runs: [
-        (DECIDE, "if anybody_runs or any(admissible):", "if True:"),
+        (DECIDE, "if not first and not anybody_runs:", "if False:"),
     ],
     a_paused_server_displaces_nobody: [
         (SCHEDULER, "if self._pause_state != self._policy_unpaused:", "if False:"),
     ],
     nobody_is_displaced_for_a_request_that_is_not_ready: [
-        (DECIDE, "if is_ready(waiting[place])", ""),
+        (DECIDE, "if is_ready(row)", ""),
+    ],
+    whoever_stands_behind_a_request_that_is_not_ready_is_admitted: [
+        (SCHEDULER, "self.deferred_waiting\n", "False\n"),
+    ],
+    whoever_stands_behind_a_request_with_a_token_on_its_way_is_admitted: [
+        (SCHEDULER, "or self._policy_tracker.unsettled", ""),
     ],
     nobody_is_displaced_before_a_token: [
-        (DECIDE, "if row.num_output_tokens > row.output_at_admission", "if True"),
+        (DECIDE, "if row.num_output_tokens <= row.output_at_admission:", "if False:"),
     ],
     nobody_is_displaced_while_others_hold_kv_outside: [
         (SCHEDULER, "may_displace=not self.kv_holding_waiting", "may_displace=True"),
@@ -295,10 +321,10 @@ RULES = {
         (SCHEDULER, "return not (in_flight > 0 and", "return True or not (in_flight > 0 and"),
     ],
     whoever_has_waited_too_long_goes_first: [
-        (DECIDE, "if now - waiting[0].arrival_time > max_wait:", "if False:"),
+        (DECIDE, "if is_overdue(row, now, max_wait):", "if False:"),
     ],
     whoever_has_waited_too_long_is_admissible: [
-        (DECIDE, "bool(yes) or place in overdue", "bool(yes)"),
+        (DECIDE, "    first = list(overdue)", "    first = []"),
     ],
     whoever_has_had_no_token_for_long_is_not_held: [
         (DECIDE, "if hold and not is_overdue(row, now, max_wait)", "if hold"),
@@ -366,6 +392,26 @@ def test_a_fault_costs_one_step_its_order_and_nothing_else(log):
     assert scheduler.max_num_active_reqs == 2
     assert dict(scheduler.policy_monitor.faults) == {"waiting_key: ZeroDivisionError": 1}
     assert "this step runs first come, first served" in log.text
+
+
+def test_after_a_fault_of_the_plug_in_itself_it_looks_anew_who_waits():
+    scheduler = make(hook("waiting_key", "-request.arrival_time"), max_num_seqs=1)
+    for row in range(3):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    enter, failing = scheduler._policy_line._enter, iter([False, True])
+
+    def enter_or_fail(request):
+        return 1 / 0 if next(failing, False) else enter(request)
+
+    scheduler._policy_line._enter = enter_or_fail
+    order = []
+    while scheduler.has_unfinished_requests():
+        for name in real.step(scheduler).num_scheduled_tokens:
+            if name not in order:
+                order.append(name)
+
+    assert order == ["r0", "r2", "r1"]
+    assert dict(scheduler.policy_monitor.faults) == {"plug-in: ZeroDivisionError": 1}
 
 
 def test_faults_are_logged_once_and_then_the_policy_is_off(log):
@@ -469,6 +515,47 @@ def test_nobody_is_lost_when_vllm_itself_fails(monkeypatch):
     assert scheduler.max_num_active_reqs == 3
 
 
+# What a row holds.
+
+
+@pytest.mark.parametrize("name", ["waiting_key", "admit", "hold", "victim_key"])
+def test_a_row_counts_the_prefill_tokens_since_its_arrival(name):
+    """Of steps that have ended, for anybody; a preemption does not begin anew."""
+    source = hook(name, "request.prefill_tokens_since_arrival * 0 + 1")
+    scheduler = make(source if name == "waiting_key" else FCFS + source, max_num_seqs=3)
+    told = {}
+    plain = getattr(scheduler._policy, name)
+
+    def told_hook(request, engine):
+        told[request.source.request_id] = request.prefill_tokens_since_arrival
+        return bool(plain(request, engine)) if name == "admit" else 0.0
+
+    scheduler._policy = dataclasses.replace(scheduler._policy, **{name: told_hook})
+    waits = name in ("waiting_key", "admit")
+
+    def ask():
+        told.clear()
+        if waits:  # somebody must wait, and a seat be free
+            add(scheduler, "asked", prompt_len=10, arrival_time=50.0)
+            scheduler.schedule()
+        else:
+            scheduler._policy_order_matters = lambda: True
+            scheduler.schedule()
+        return told
+
+    first = add(scheduler, "first", prompt_len=300, max_tokens=50)  # in chunks of 256 and 44
+    real.step(scheduler)
+    second = add(scheduler, "second", prompt_len=30, max_tokens=50, arrival_time=1.0)
+    real.step(scheduler)
+    if waits:
+        for request in (first, second):
+            scheduler.running.remove(request)
+            scheduler._preempt_request(request, 0.0)
+
+    expected = {"first": 330, "second": 74}
+    assert ask() == (expected | {"asked": 0} if waits else expected)
+
+
 # Whole runs.
 
 
@@ -531,7 +618,7 @@ def test_a_model_runner_could_follow_every_step(seed, async_scheduling):
     tracker = scheduler._policy_tracker
     assert not tracker._rows
     assert not tracker.prefilling
-    assert not tracker._unsettled
+    assert not tracker.unsettled
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])

@@ -2,14 +2,21 @@
 
 All hooks are asked first, on the state at the step's start; only whoever holds the answers changes
 vLLM's queues. So a hook that fails leaves the scheduler as it was.
+
+Of those who wait only the first matter, as many as could be admitted in this step; nothing is
+sorted beyond them.
 """
 
 import math
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from queuesmith.deploy.line import Line
 from queuesmith.deploy.rows import RequestRow
 from queuesmith.policies import Policy
 
@@ -28,21 +35,22 @@ class Choice:
 
     Attributes
     ----------
-    order : list of int or None
-        Places in `waiting`, the first to be admitted first; None to leave `waiting` alone.
-    aside : list of int
-        Places in `waiting` that are not admitted in this step.
+    order : list of RequestRow or None
+        The waiting requests that may be admitted in this step, the first to be admitted first;
+        None to leave `waiting` alone.
+    num_aside : int
+        Waiting requests that were passed over, since they are not admissible in this step.
     displaced, held : list of RequestRow
     running : list of RequestRow or None
         Who runs, the victim last; None to leave `running` alone.
     reorders : bool
         Whether anything differs from first come, first served.
     num_overdue : int
-        Waiting requests that go first because they have waited too long.
+        Requests that are first in `order` because they have waited too long.
     """
 
-    order: list[int] | None = None
-    aside: list[int] = field(default_factory=list)
+    order: list[RequestRow] | None = None
+    num_aside: int = 0
     displaced: list[RequestRow] = field(default_factory=list)
     held: list[RequestRow] = field(default_factory=list)
     running: list[RequestRow] | None = None
@@ -61,12 +69,21 @@ class Questions:
     time_limit : float
         Seconds of CPU for all questions together. The clock is looked at between calls; one call
         ends by itself, since the policy language bounds its loops.
+    prepare : callable
+        Is given rows and the name of a hook that is about to read them.
     """
 
-    def __init__(self, policy: Policy, engine: Any, time_limit: float) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        engine: Any,
+        time_limit: float,
+        prepare: Callable[[Sequence[RequestRow], str], None],
+    ) -> None:
         self.policy = policy
         self.engine = engine
         self._stop_at = time.thread_time() + time_limit
+        self._prepare = prepare
 
     def ask(self, name: str, rows: Sequence[RequestRow]) -> list[Any]:
         """Return a hook's answer for each row.
@@ -77,6 +94,7 @@ class Questions:
             If the hook raises, or time is up.
         """
         hook, engine = getattr(self.policy, name), self.engine
+        self._prepare(rows, name)
         answers: list[Any] = []
         size = 8
         try:
@@ -106,12 +124,13 @@ class Questions:
 
 def decide(
     questions: Questions,
-    waiting: Sequence[RequestRow],
+    line: Line,
     running: Sequence[RequestRow],
     *,
     anybody_runs: bool,
     max_wait: float,
-    seats_are_full: bool,
+    num_seats: int,
+    skips: bool,
     order_matters: bool,
     may_displace: bool,
     is_ready: Callable[[RequestRow], bool],
@@ -122,16 +141,19 @@ def decide(
     Parameters
     ----------
     questions : Questions
-    waiting : sequence of RequestRow
-        In order of arrival.
+    line : Line
+        Who waits.
     running : sequence of RequestRow
         In order of admission; may be empty where no hook asks about it.
     anybody_runs : bool
     max_wait : float
         Seconds without a token after which a request is overdue: it goes first, and is neither set
         aside, held, displaced nor made a victim.
-    seats_are_full : bool
-        Nobody can be admitted unless somebody is displaced.
+    num_seats : int
+        Free ones. Without any nobody can be admitted unless somebody is displaced.
+    skips : bool
+        Whether vLLM may pass over a waiting request, so that more than the first `num_seats` of
+        them matter.
     order_matters : bool
         Whether tokens or KV blocks may be too short for all of `running`.
     may_displace : bool
@@ -143,17 +165,23 @@ def decide(
     ------
     HookFault
     """
-    policy = questions.policy
+    policy, waiting = questions.policy, line.rows
     choice = Choice()
     held: set[RequestRow] = set()
     if policy.hold is not None and running:
         held = _held(questions, running, max_wait)
-    displacing = policy.preemptive and seats_are_full and may_displace
-    if waiting and (displacing or not seats_are_full):
-        keys = _order_waiting(questions, choice, waiting, anybody_runs, max_wait)
+    displacing = policy.preemptive and num_seats <= 0 and may_displace
+    if waiting and (displacing or num_seats > 0):
+        most = len(waiting) if skips else len(running) if displacing else num_seats
+        first = _first(questions, choice, line, most, anybody_runs, max_wait)
         if displacing:
-            others = [row for row in running if row not in held]
-            _displace(questions, choice, waiting, keys, others, max_wait, is_ready, is_displaceable)
+            others = [row for row in running if row not in held] if held else running
+            _displace(questions, choice, first, others, max_wait, is_ready, is_displaceable)
+            if not skips:
+                del first[len(choice.displaced) :]
+        if choice.displaced or not displacing:
+            choice.order = first
+            choice.reorders = bool(choice.displaced) or first != waiting[:most]
     if held:
         choice.held = [row for row in running if row in held]
     _order_running(questions, choice, running, order_matters, max_wait)
@@ -176,75 +204,113 @@ def _held(questions: Questions, running: Sequence[RequestRow], max_wait: float) 
     return held if len(held) < len(running) else set()  # somebody must stay
 
 
-def _order_waiting(
+def _first(
     questions: Questions,
     choice: Choice,
-    waiting: Sequence[RequestRow],
+    line: Line,
+    most: int,
     anybody_runs: bool,
     max_wait: float,
-) -> list[float]:
-    """Fill in `order` and `aside`; return the keys, by place."""
-    now = questions.engine.now
-    keys = _waiting_keys(questions, waiting)
-    order = sorted(range(len(waiting)), key=keys.__getitem__)  # stable: ties in order of arrival
-    overdue: set[int] = set()
-    if now - waiting[0].arrival_time > max_wait:  # nobody can be overdue before the oldest is old
-        overdue = {place for place, row in enumerate(waiting) if is_overdue(row, now, max_wait)}
-    if overdue:
-        for place in overdue:
-            keys[place] = -math.inf
-        order = sorted(overdue) + [place for place in order if place not in overdue]
-        choice.num_overdue = len(overdue)
-    if questions.policy.admit is not None:
-        answers = questions.ask("admit", waiting)
-        admissible = [bool(yes) or place in overdue for place, yes in enumerate(answers)]
-        if anybody_runs or any(admissible):
-            choice.aside = [place for place in order if not admissible[place]]
-            order = [place for place in order if admissible[place]]
-    choice.order = order
-    choice.reorders = bool(choice.aside) or order != list(range(len(order)))
-    return keys
+) -> list[RequestRow]:
+    """Return the first `most` of the admissible waiting requests."""
+    overdue = _overdue(line.rows, questions.engine.now, max_wait, most)
+    choice.num_overdue = len(overdue)
+    first = list(overdue)
+    if len(first) == most:
+        return first
+    ranking = _ranking(questions, line)
+    if questions.policy.admit is None and not overdue:
+        return ranking(most)
+    if questions.policy.admit is None:
+        known = set(overdue)
+        return [*first, *[row for row in ranking(most) if row not in known]][:most]
+    return _admissible(questions, choice, line, ranking, first, most, anybody_runs)
 
 
-def _waiting_keys(questions: Questions, waiting: Sequence[RequestRow]) -> list[float]:
-    """Ask for keys; those that cannot change while a request waits only once."""
-    if not questions.policy.static:
-        return questions.keys("waiting_key", waiting)
-    new = [row for row in waiting if row.key is None]
-    if new:
-        for row, key in zip(new, questions.keys("waiting_key", new), strict=True):
+def _overdue(
+    rows: Sequence[RequestRow], now: float, max_wait: float, most: int
+) -> list[RequestRow]:
+    """Return the first who are overdue, in order of arrival."""
+    found: list[RequestRow] = []
+    for row in rows:
+        if len(found) == most or not now - row.arrival_time > max_wait:
+            break  # those behind are younger
+        if is_overdue(row, now, max_wait):
+            found.append(row)
+    return found
+
+
+def _ranking(questions: Questions, line: Line) -> Callable[[int], list[RequestRow]]:
+    """Ask for keys; return what gives the first so many rows by key, then by arrival."""
+    if questions.policy.static:  # asked once, while a request waits
+        ranked = line.ranked(lambda new: questions.keys("waiting_key", new))
+        return lambda most: [rank[-1] for rank in ranked[:most]]
+    rows = line.rows
+    keys = questions.keys("waiting_key", rows)
+    places = np.argsort(np.frombuffer(array("d", keys)), kind="stable")
+    if questions.policy.preemptive:
+        for row, key in zip(rows, keys, strict=True):
             row.key = key
-    return [row.key for row in waiting]  # type: ignore[misc]
+    return lambda most: [rows[place] for place in places[:most].tolist()]
+
+
+def _admissible(
+    questions: Questions,
+    choice: Choice,
+    line: Line,
+    ranking: Callable[[int], list[RequestRow]],
+    first: list[RequestRow],
+    most: int,
+    anybody_runs: bool,
+) -> list[RequestRow]:
+    """Fill up `first` with whom `admit` lets in, asking about no more than are needed."""
+    overdue = set(first)
+    aside: list[RequestRow] = []
+    num_asked, size = 0, most
+    while len(first) < most and num_asked < len(line.rows):
+        part = ranking(num_asked + size)[num_asked:]
+        num_asked += len(part)
+        part = [row for row in part if row not in overdue]
+        for row, yes in zip(part, questions.ask("admit", part), strict=True):
+            (first if yes else aside).append(row)
+        size = num_asked
+    if not first and not anybody_runs:  # an engine with nothing to do ignores `admit`
+        return aside[:most]
+    choice.num_aside = len(aside)
+    del first[most:]
+    return first
 
 
 def _displace(
     questions: Questions,
     choice: Choice,
     waiting: Sequence[RequestRow],
-    keys: Sequence[float],
     running: Sequence[RequestRow],
     max_wait: float,
     is_ready: Callable[[RequestRow], bool],
     is_displaceable: Callable[[RequestRow], bool],
 ) -> None:
     """Match the j-th best waiting request with the j-th worst running one while it is better."""
+    best = (
+        -math.inf if place < choice.num_overdue else row.key
+        for place, row in enumerate(waiting)
+        if is_ready(row)
+    )
+    better = next(best, math.inf)
+    keys = questions.keys("waiting_key", running)
+    if not better < max(keys, default=-math.inf):
+        return  # which is frequent
     now = questions.engine.now
-    running_keys = questions.keys("waiting_key", running)
-    worst = [
-        (key, row)
-        for key, row in zip(running_keys, running, strict=True)
-        # Without a token since its admission two requests could displace each other for ever.
-        if row.num_output_tokens > row.output_at_admission
-        and not is_overdue(row, now, max_wait)
-        and is_displaceable(row)
-    ]
-    worst.sort(key=lambda one: (one[0], one[1].admission), reverse=True)
-    best = (place for place in choice.order or [] if is_ready(waiting[place]))
-    for (worse, victim), place in zip(worst, best, strict=False):
-        if not keys[place] < worse:
+    admissions = [row.admission for row in running]
+    for key, _, row in sorted(zip(keys, admissions, running, strict=True), reverse=True):
+        if not better < key:
             break
-        choice.displaced.append(victim)
-    choice.reorders |= bool(choice.displaced)
+        # Without a token since its admission two requests could displace each other for ever.
+        if row.num_output_tokens <= row.output_at_admission:
+            continue
+        if not is_overdue(row, now, max_wait) and is_displaceable(row):
+            choice.displaced.append(row)
+            better = next(best, math.inf)
 
 
 def _order_running(
@@ -259,13 +325,12 @@ def _order_running(
     staying = [row for row in running if row not in away] if away else list(running)
     if questions.policy.victim_key is not None and order_matters:
         now = questions.engine.now
-        keys = questions.keys("victim_key", staying)
-        keyed = [
-            (-math.inf if is_overdue(row, now, max_wait) else key, row.admission, row)
-            for key, row in zip(keys, staying, strict=True)
+        keys = [
+            -math.inf if is_overdue(row, now, max_wait) else key
+            for key, row in zip(questions.keys("victim_key", staying), staying, strict=True)
         ]
-        keyed.sort(key=lambda one: one[:2])
-        ordered = [row for _, _, row in keyed]
+        admissions = [row.admission for row in staying]
+        ordered = [row for _, _, row in sorted(zip(keys, admissions, staying, strict=True))]
         if ordered != staying:
             staying = ordered
             choice.reorders = True

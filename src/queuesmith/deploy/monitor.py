@@ -24,7 +24,7 @@ _TOTALS = {
     "reorderings": "Decisions that differ from first come, first served.",
     "displaced": "Running requests displaced by better waiting ones.",
     "held": "Times a running request was left out of a step.",
-    "set_aside": "Times a waiting request was not admissible.",
+    "set_aside": "Times a waiting request was passed over since it was not admissible.",
     "overdue": "Times a waiting request went first because it had waited too long.",
 }
 _BUCKETS = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)

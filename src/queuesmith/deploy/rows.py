@@ -6,7 +6,7 @@ each of them; the tests marked `vllm` compare the two step by step.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from queuesmith.policies import Policy
@@ -28,7 +28,11 @@ class RequestRow:
     client : Any
         Of which `Ledger` keeps a counter.
     key : float or None
-        Its `waiting_key` where that cannot change while it waits; None when it is to be asked.
+        Its `waiting_key` when last asked; None when it is to be asked anew.
+    arrival_us : int
+        Microseconds from the first arrival to its own.
+    prefill_at_arrival : int
+        Prefill tokens that the engine had computed in all when it arrived.
     admission : int
         Number of its last admission; -1 while it waits.
     output_at_admission : int
@@ -39,10 +43,12 @@ class RequestRow:
     __slots__ = (
         *REQUEST_FIELDS,
         "admission",
+        "arrival_us",
         "client",
         "key",
         "number",
         "output_at_admission",
+        "prefill_at_arrival",
         "source",
         "was_admitted",
     )
@@ -51,7 +57,7 @@ class RequestRow:
         given = _extra_arguments(source)
         self.source = source
         self.number = number
-        self.key: float | None = None
+        self.key: Any = None
         self.admission = -1
         self.output_at_admission = 0
         self.was_admitted = False
@@ -68,6 +74,9 @@ class RequestRow:
         )
         self.deadline = self.arrival_time + _number(given.get("time_to_deadline"), math.inf)
         self.client_tokens = 0.0
+        self.arrival_us = 0
+        self.prefill_at_arrival = 0
+        self.prefill_tokens_since_arrival = 0
         self.refresh()
 
     def refresh(self) -> None:
@@ -129,6 +138,7 @@ class Ledger:
         block_size: int,
     ) -> None:
         self.engine: Any = EngineRow(max_num_seqs, token_budget)
+        self._reads = policy.reads
         self.reads_clients = policy.reads_field("request.client_tokens")
         #: Whether every token is noted; else only first tokens, of which there are fewer.
         self.notes_tokens = (
@@ -161,6 +171,10 @@ class Ledger:
         self._recent_ttft = math.nan
         self._step_time = 1.0
         self._peak_backlog_time = 0.0
+        self._num_prefill_tokens = 0
+        self._summed = -1
+        self._arrivals_us = 0
+        self._waiting_tokens = 0
         self._counters: dict[Any, float] = {}
         self._active: dict[Any, int] = {}
 
@@ -174,6 +188,8 @@ class Ledger:
         self._last_arrival = row.arrival_time
         self._num_arrived += 1
         self._prompt_tokens_seen += row.num_prompt_tokens
+        row.arrival_us = round((row.arrival_time - self._first_arrival) * 1e6)
+        row.prefill_at_arrival = self._num_prefill_tokens
         if not self.reads_clients:
             return
         client, counters = row.client, self._counters
@@ -203,20 +219,22 @@ class Ledger:
         row.admission = -1
         row.key = None
 
-    def emit(self, row: RequestRow, now: float) -> None:
-        """Note the tokens that a request has got since this was last asked."""
-        new = row.source.num_output_tokens - row.num_output_tokens
-        if new <= 0:
-            return
-        if row.num_output_tokens == 0:
-            self._recent_ttft = _average(self._recent_ttft, now - row.arrival_time)
-        row.num_output_tokens += new
-        row.last_token_ts = now
-        if row.admission < 0:  # it was preempted while the token was on its way
-            row.num_uncached_tokens += new
-            row.key = None
-        if self.reads_clients:
-            self._counters[row.client] += 2.0 * new
+    def emit(self, rows: Iterable[RequestRow], now: float) -> None:
+        """Note the tokens that requests have got since this was last asked."""
+        for row in rows:
+            num_output_tokens = row.source.num_output_tokens
+            new = num_output_tokens - row.num_output_tokens
+            if new <= 0:
+                continue
+            if row.num_output_tokens == 0:
+                self._recent_ttft = _average(self._recent_ttft, now - row.arrival_time)
+            row.num_output_tokens = num_output_tokens
+            row.last_token_ts = now
+            if row.admission < 0:  # it was preempted while the token was on its way
+                row.num_uncached_tokens += new
+                row.key = None
+            if self.reads_clients:
+                self._counters[row.client] += 2.0 * new
 
     def finish(self, row: RequestRow) -> None:
         """Note that a request has ended, in whatever way."""
@@ -230,23 +248,44 @@ class Ledger:
         if not isinstance(row.client, str):
             del self._counters[row.client]
 
-    def end_step(self, seconds: float, num_prefill_tokens: int, anybody_waits: bool) -> None:
-        """Note how long a step took and how many prefill tokens it computed."""
-        self._step_time = seconds
+    def end_step(
+        self, seconds: float, num_tokens: int, num_prefill_tokens: int, anybody_waits: bool
+    ) -> None:
+        """Note how long a step took, and how many tokens it computed, of prefill among them."""
+        if num_tokens > 0:  # a step without any says nothing of the time of a step
+            self._step_time = seconds
+        self._num_prefill_tokens += num_prefill_tokens
         if num_prefill_tokens > 0 and seconds > 0:
             self._token_rate = _average(self._token_rate, num_prefill_tokens / seconds)
         if not anybody_waits:
             self._peak_backlog_time = 0.0
 
-    def set_client_tokens(self, rows: Sequence[RequestRow]) -> None:
-        """Write the counters of their clients into rows that are about to be asked about."""
-        if self.reads_clients:
+    def refresh(self, rows: Sequence[RequestRow]) -> None:
+        """Take over what vLLM counts of running requests."""
+        for row in rows:
+            source = row.source
+            row.num_output_tokens = source.num_output_tokens
+            row.num_computed_tokens = source.num_computed_tokens
+
+    def prepare(self, rows: Sequence[RequestRow], hook: str) -> None:
+        """Write into rows what changes with the service of others, before a hook reads it."""
+        fields = self._reads[hook]
+        if "request.client_tokens" in fields:
             counters = self._counters
             for row in rows:
                 row.client_tokens = counters[row.client]
+        if "request.prefill_tokens_since_arrival" in fields:
+            total = self._num_prefill_tokens
+            for row in rows:
+                row.prefill_tokens_since_arrival = total - row.prefill_at_arrival
 
     def observe(
-        self, now: float, waiting: Sequence[RequestRow], num_running: int, num_free_blocks: int
+        self,
+        now: float,
+        rows: Sequence[RequestRow],
+        version: int,
+        num_running: int,
+        num_free_blocks: int,
     ) -> Any:
         """Return the engine row that all hooks of this step see.
 
@@ -254,12 +293,14 @@ class Ledger:
         ----------
         now : float
             Seconds on the clock of `arrival_time`.
-        waiting : sequence of RequestRow
-            In order of arrival.
+        rows : sequence of RequestRow
+            Who waits, in order of arrival.
+        version : int
+            Another one whenever a sum over `rows` may be another.
         num_running, num_free_blocks : int
         """
         e = self.engine
-        num_waiting = len(waiting)
+        num_waiting = len(rows)
         e.now = now
         e.num_waiting = num_waiting
         e.num_running = num_running
@@ -270,17 +311,21 @@ class Ledger:
         e.arrival_rate = 1.0 / self._mean_gap if self._mean_gap > 0 else 1.0
         e.step_time = self._step_time
         e.mean_prompt_tokens = self._prompt_tokens_seen / max(self._num_arrived, 1)
-        e.oldest_wait = now - waiting[0].arrival_time if waiting else 0.0
+        e.oldest_wait = now - rows[0].arrival_time if rows else 0.0
+        if self._summed != version:
+            self._summed = version
+            if self._reads_mean_wait:  # whole microseconds add up to the same in any order
+                self._arrivals_us = sum([row.arrival_us for row in rows])
+            if self._reads_tokens:
+                self._waiting_tokens = sum([row.num_uncached_tokens for row in rows])
         if self._reads_mean_wait:
             e.mean_wait = 0.0
-            if waiting:
-                first = self._first_arrival
-                # Whole microseconds add up to the same in any order.
-                arrivals_us = sum([round((row.arrival_time - first) * 1e6) for row in waiting])
-                e.mean_wait = max(now - first - arrivals_us / num_waiting * 1e-6, 0.0)
+            if rows:
+                mean = self._arrivals_us / num_waiting * 1e-6
+                e.mean_wait = max(now - self._first_arrival - mean, 0.0)
         if self._reads_tokens:
-            e.waiting_tokens = sum([row.num_uncached_tokens for row in waiting])
-            e.mean_waiting_tokens = e.waiting_tokens / num_waiting if waiting else 0.0
+            e.waiting_tokens = self._waiting_tokens
+            e.mean_waiting_tokens = e.waiting_tokens / num_waiting if rows else 0.0
             e.backlog_time = e.waiting_tokens / e.token_rate
             self._peak_backlog_time = max(self._peak_backlog_time, e.backlog_time)
             e.peak_backlog_time = self._peak_backlog_time

@@ -1,20 +1,24 @@
 """vLLM's own scheduler with a policy in front of it, as a mixin.
 
-Before each step vLLM's queues are put into the order that the policy wants, and afterwards they are
-put back; the scheduling is vLLM's. Nothing is patched, and the queues are vLLM's own objects.
+For a step vLLM's `running` is put into the order that the policy wants, and `waiting` is another
+queue of its class, in which those who may be admitted stand in that order. Afterwards everybody is
+put back; the scheduling is vLLM's and nothing is patched.
 """
 
 import time
-from bisect import insort
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from queuesmith.deploy.decide import Choice, HookFault, Questions, decide
+from queuesmith.deploy.line import Line
 from queuesmith.deploy.monitor import MAX_NAMED, Monitor, logger
 from queuesmith.deploy.options import PluginOptions
 from queuesmith.deploy.rows import Ledger, RequestRow
-from queuesmith.deploy.tracker import BY_ARRIVAL, Tracker
+from queuesmith.deploy.tracker import Tracker
 from queuesmith.policies import Policy
+
+_ADMISSION = attrgetter("queuesmith_row.admission")
 
 
 class PolicyMixin:
@@ -53,9 +57,11 @@ class PolicyMixin:
             usable_blocks=self.cache_config.num_gpu_blocks - 1,
             block_size=self.block_size,
         )
-        self._policy_tracker = Tracker(self, self._policy_ledger)
+        self._policy_line = Line(ranks=policy.static)
+        self._policy_tracker = Tracker(self, self._policy_ledger, self._policy_line)
         self._policy_now = 0.0
-        self._policy_base: list[Any] = []  # `waiting` in order of arrival, when last asked
+        self._policy_first = type(self.waiting)()  # `waiting` during a step
+        self._policy_waiting = self.waiting  # `waiting` between steps
         self.policy_displaced = []
         self.policy_monitor = Monitor(
             policy.name,
@@ -85,7 +91,6 @@ class PolicyMixin:
         if monitor is None or not monitor.on:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
         begun = time.perf_counter()
-        tracker = self._policy_tracker
         self.policy_displaced = []
         self._policy_now = start = max(self.policy_clock(), self._policy_now)
         choice = self._policy_ask()
@@ -103,9 +108,7 @@ class PolicyMixin:
             if carried_out:
                 self.max_num_active_reqs = seats
                 self._policy_restore(choice)
-            elif self.deferred_waiting:
-                tracker.unsorted = True  # vLLM puts those it has skipped to the front
-        self._policy_note(tracker.schedule, output, start)
+        self._policy_note(self._policy_tracker.schedule, output, start)
         if choice is not None:
             monitor.overhead(overhead + time.perf_counter() - begun)
         return output
@@ -176,55 +179,59 @@ class PolicyMixin:
                     reorderings=int(choice.reorders),
                     displaced=len(choice.displaced),
                     held=len(choice.held),
-                    set_aside=len(choice.aside),
+                    set_aside=choice.num_aside,
                     overdue=choice.num_overdue,
                 )
                 if choice.reorders and monitor.records:
                     self._policy_record(choice)
-                if not choice.reorders and not self._policy_tracker.unsorted:
-                    choice.order = None  # vLLM's own order will do
             return choice
         except HookFault as fault:
             monitor.fault(fault.kind, fault.__cause__)
         except Exception as error:  # whatever it is, the server goes on
             monitor.fault(f"plug-in: {type(error).__name__}", error)
+            self._policy_line.reset()
         return None
 
     def _policy_choose(self: Any) -> Choice | None:
-        policy, ledger, running = self._policy, self._policy_ledger, self.running
-        seats_taken = len(running) + self.num_waiting_for_streaming_input
-        seats_are_full = seats_taken >= self.max_num_active_reqs
+        policy, ledger, line = self._policy, self._policy_ledger, self._policy_line
+        running = self.running
+        num_seats = self.max_num_active_reqs - len(running) - self.num_waiting_for_streaming_input
         order_matters = policy.victim_key is not None and self._policy_order_matters()
-        asks_waiting = bool(self.waiting) and (policy.preemptive or not seats_are_full)
+        asks_waiting = bool(self.waiting) and (policy.preemptive or num_seats > 0)
         asks_running = bool(running) and (policy.hold is not None or order_matters)
         if not (asks_waiting or asks_running or ledger.reads_peak):
             return None
-        self._policy_base = base = list(self.waiting)
-        if self._policy_tracker.unsorted:
-            base.sort(key=BY_ARRIVAL)
-        waiting = [request.queuesmith_row for request in base]
+        line.follow(self.waiting)
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        engine = ledger.observe(self._policy_now, waiting, len(running), free)
+        engine = ledger.observe(self._policy_now, line.rows, line.version, len(running), free)
         if not (asks_waiting or asks_running):
             return None
         rows = []
         if asks_running or policy.preemptive:
             rows = [request.queuesmith_row for request in running]
-            for row in rows:
-                row.refresh()
-            ledger.set_client_tokens(rows)
-        ledger.set_client_tokens(waiting)
+            ledger.refresh(rows)
         return decide(
-            Questions(policy, engine, self._policy_options.time_limit),
-            waiting,
+            Questions(policy, engine, self._policy_options.time_limit, ledger.prepare),
+            line,
             rows,
             anybody_runs=bool(running),
             max_wait=self._policy_options.max_wait,
-            seats_are_full=seats_are_full,
+            num_seats=num_seats,
+            skips=self._policy_skips(),
             order_matters=order_matters,
             may_displace=not self.kv_holding_waiting,
             is_ready=self._policy_is_ready,
             is_displaceable=self._policy_is_displaceable,
+        )
+
+    def _policy_skips(self: Any) -> bool:
+        """Tell whether vLLM may pass over a waiting request and admit one behind it."""
+        return bool(
+            self.deferred_waiting
+            or self._policy_tracker.unsettled
+            or self.lora_config
+            or self.connector is not None
+            or self.ec_connector is not None
         )
 
     def _policy_order_matters(self: Any) -> bool:
@@ -232,11 +239,19 @@ class PolicyMixin:
 
         Under prefix caching the order always matters: by it blocks are taken that others find.
         """
-        if self._policy_tracker.prefilling or self.kv_cache_manager.enable_caching:
+        if self.kv_cache_manager.enable_caching:
             return True
         most = len(self.running) * (1 + self.num_spec_tokens)
+        prefill = 0
+        for row in self._policy_tracker.prefilling:
+            if row.source.has_encoder_inputs:  # which have a budget of their own
+                return True
+            prefill += row.source.num_tokens - row.source.num_computed_tokens
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        return bool(self.max_num_scheduled_tokens < most or free < most)
+        return bool(
+            self.max_num_scheduled_tokens < most + prefill
+            or free < most + prefill // self.block_size
+        )
 
     def _policy_is_ready(self: Any, row: RequestRow) -> bool:
         """Tell whether vLLM could admit a waiting request now."""
@@ -256,13 +271,14 @@ class PolicyMixin:
         return not (in_flight > 0 and reach >= request.num_prompt_tokens + request.max_tokens)
 
     def _policy_record(self: Any, choice: Choice) -> None:
-        base = self._policy_base
+        rows = self._policy_line.rows
+        first = choice.order or []
         self.policy_monitor.write(
             now=self._policy_now,
-            num_waiting=len(base),
-            first=[base[place].request_id for place in (choice.order or [])[:MAX_NAMED]],
-            fcfs=[request.request_id for request in base[:MAX_NAMED]],
-            num_set_aside=len(choice.aside),
+            num_waiting=len(rows),
+            first=[row.source.request_id for row in first[:MAX_NAMED]],
+            fcfs=[row.source.request_id for row in rows[: min(len(first), MAX_NAMED)]],
+            num_set_aside=choice.num_aside,
             displaced=[row.source.request_id for row in choice.displaced],
             held=[row.source.request_id for row in choice.held],
         )
@@ -271,6 +287,10 @@ class PolicyMixin:
 
     def _policy_rearrange(self: Any, choice: Choice) -> None:
         """Carry out a choice."""
+        if choice.order is not None:
+            self._policy_waiting, self.waiting = self.waiting, self._policy_first
+            self.waiting.extend([row.source for row in choice.order])
+            self._policy_aside_waiting = len(self._policy_waiting) - len(choice.order)
         for row in choice.displaced:
             request = row.source
             self.running.remove(request)
@@ -278,44 +298,29 @@ class PolicyMixin:
                 request, time.monotonic(), drop_stale_output=self.requires_kv_delivery
             )
             self.policy_displaced.append(request)
+            # vLLM has put it to the front of `waiting`, where this step would admit it again.
+            self.waiting.remove(request)
+            self._policy_aside_waiting += 1
         if choice.running is not None:
             self.running = [row.source for row in choice.running]
         self._policy_aside_running = len(choice.held)
-        if choice.order is not None:
-            # vLLM has put the displaced to the front of `waiting`, where this step would admit
-            # them again; they are left out of it as well.
-            base = self._policy_base
-            self.waiting.clear()
-            self.waiting.extend([base[place] for place in choice.order])
-            self._policy_aside_waiting = len(choice.aside) + len(choice.displaced)
 
     def _policy_restore(self: Any, choice: Choice) -> None:
         """Put `running` back into order of admission and `waiting` into that of arrival.
 
         Whatever the step did, nobody may be lost or be there twice.
         """
-        tracker = self._policy_tracker
         self._policy_aside_running = self._policy_aside_waiting = 0
-        num_admitted = tracker.number_admissions()
+        num_admitted = self._policy_tracker.number_admissions()
         if choice.running is not None:
             self.running.extend([row.source for row in choice.held])
-            self.running.sort(key=lambda request: request.queuesmith_row.admission)
+            self.running.sort(key=_ADMISSION)
         if choice.order is None:
-            if self.deferred_waiting:
-                tracker.unsorted = True
             return
-        base = self._policy_base
-        unchanged = num_admitted == 0 and len(self.waiting) == len(choice.order)
-        if unchanged and not choice.displaced:
-            rest = base  # which is frequent
-        else:
-            left = set(self.waiting)
-            left.update(self.policy_displaced)
-            left.update([base[place] for place in choice.aside])
-            rest = [request for request in base if request in left]
-            if len(rest) < len(left):
-                for request in left.difference(rest):
-                    insort(rest, request, key=BY_ARRIVAL)
-        self.waiting.clear()
-        self.waiting.extend(rest)
-        tracker.unsorted = False
+        first, self.waiting = self.waiting, self._policy_waiting
+        as_before = num_admitted == 0 and len(first) == len(choice.order)
+        if not (as_before and not choice.displaced and self._policy_line.in_order):
+            offered = {row.source for row in choice.order}
+            left = {*first, *self.policy_displaced}
+            self._policy_line.exchange(self.waiting, offered - left, left - offered)
+        first.clear()

@@ -5,12 +5,10 @@ attribute, ``queuesmith_row``, that it hangs on each request.
 """
 
 from collections import deque
-from operator import attrgetter
 from typing import Any
 
+from queuesmith.deploy.line import Line
 from queuesmith.deploy.rows import Ledger, RequestRow
-
-BY_ARRIVAL = attrgetter("queuesmith_row.arrival_time", "queuesmith_row.number")
 
 
 class Tracker:
@@ -21,30 +19,29 @@ class Tracker:
     scheduler : Any
         vLLM's.
     ledger : Ledger
+    line : Line
 
     Attributes
     ----------
     prefilling : dict of RequestRow to None
         Running requests whose tokens so far are not all computed, in order of admission.
-    unsorted : bool
-        Whether vLLM's `waiting` may be in another order than that of arrival.
+    unsettled : set of RequestRow
+        Preempted while tokens were on their way (asynchronous scheduling).
     last_update : float
         Seconds; the end of the last step.
     """
 
-    def __init__(self, scheduler: Any, ledger: Ledger) -> None:
+    def __init__(self, scheduler: Any, ledger: Ledger, line: Line) -> None:
         self._scheduler = scheduler
         self._ledger = ledger
+        self._line = line
         self._rows: dict[str, RequestRow] = {}
         self._num_arrived = 0
-        self._last_arrival = -float("inf")
-        #: Preempted while tokens were on their way (asynchronous scheduling).
-        self._unsettled: set[RequestRow] = set()
+        self.unsettled: set[RequestRow] = set()
         #: Per step under way: its output, when it began, its prefill tokens, who ended prefill.
         self._steps: deque[tuple[Any, float, int, list[RequestRow]]] = deque()
         self._ended: list[RequestRow] | None = None  # a list while a step is being taken in
         self.prefilling: dict[RequestRow, None] = {}
-        self.unsorted = False
         self.last_update = -float("inf")
 
     def arrive(self, request: Any) -> None:
@@ -57,20 +54,16 @@ class Tracker:
         self._rows[request.request_id] = row
         self._ledger.arrive(row)
         self._enter_waiting(row)
-        if row.arrival_time < self._last_arrival:
-            self.unsorted = True
-        else:
-            self._last_arrival = row.arrival_time
 
     def preempt(self, request: Any) -> None:
         """Take note that vLLM has moved a request from `running` to the front of `waiting`."""
         row = request.queuesmith_row
         self._ledger.preempt(row, self.last_update)
         self.prefilling.pop(row, None)
-        self.unsorted = True
         self._enter_waiting(row)
+        self._line.renew(row)  # which may not know yet that it was admitted
         if request.num_stale_output_tokens:
-            self._unsettled.add(row)
+            self.unsettled.add(row)
 
     def finish(self, request: Any) -> None:
         """Take note that a request has ended or was aborted."""
@@ -130,22 +123,21 @@ class Tracker:
                 break
         # Steps overlap under asynchronous scheduling; each counts from the end of the last.
         seconds = now - max(start, self.last_update)
-        for row in whole:  # first tokens among them, in order of admission
-            ledger.emit(row, now)
+        ledger.emit(whole, now)  # first tokens among them, in order of admission
         if ledger.notes_tokens:
-            for request_id in output.num_scheduled_tokens:
-                scheduled_row = self._rows.get(request_id)
-                if scheduled_row is not None:
-                    ledger.emit(scheduled_row, now)
-        for row in list(self._unsettled):
-            ledger.emit(row, now)
+            scheduled_rows = map(self._rows.get, output.num_scheduled_tokens)
+            ledger.emit(filter(None, scheduled_rows), now)
+        ledger.emit(self.unsettled, now)
+        for row in list(self.unsettled):
+            self._line.renew(row)
             if not row.source.num_stale_output_tokens:
-                self._unsettled.discard(row)
+                self.unsettled.discard(row)
         self.last_update = now
         for row in ended:
             self._forget(row)
         anybody_waits = bool(scheduler.waiting) or bool(scheduler.kv_holding_waiting)
-        ledger.end_step(seconds, num_prefill_tokens, anybody_waits)
+        num_tokens = output.total_num_scheduled_tokens
+        ledger.end_step(seconds, num_tokens, num_prefill_tokens, anybody_waits)
 
     def _enter_waiting(self, row: RequestRow) -> None:
         """Take note of the prefill that is left as a request begins to wait."""
@@ -162,5 +154,5 @@ class Tracker:
             del self._rows[row.source.request_id]
             del row.source.queuesmith_row  # or the two would keep each other in memory
             self.prefilling.pop(row, None)
-            self._unsettled.discard(row)
+            self.unsettled.discard(row)
             self._ledger.finish(row)
