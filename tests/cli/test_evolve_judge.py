@@ -1,10 +1,14 @@
 """``queuesmith evolve judge``: what it prints and writes, how it ends, what it refuses."""
 
 import json
+from functools import partial
 
 import pytest
 
-from queuesmith.evolve.ledger import Ledger
+from evolve.judged import GOOD_TEXT, small_case, with_run
+from queuesmith.evolve import judgement
+from queuesmith.evolve.ledger import HeldOut, Ledger
+from queuesmith.window_sets import WindowSet
 
 CONFIG = """
 name = "small"
@@ -135,9 +139,6 @@ def test_what_makes_no_sense_is_one_line(refused, arguments, message):
 
 def test_windows_that_were_opened_are_refused_before_any_work(run, config, mine, ledger, tmp_path):
     run("evolve", "judge", config, "--candidate", mine, "--through", "G0", "--output", "out")
-    from queuesmith.evolve.ledger import HeldOut
-    from queuesmith.window_sets import WindowSet
-
     held_out = HeldOut.of(WindowSet.load(tmp_path / "out" / "windows.toml"))
     ledger.open(held_out, {"policy": "another", "policy_sha256": "ab"})
     ran = run("evolve", "judge", config, "--candidate", mine, "--through", "G6", "--output", "b")
@@ -147,3 +148,37 @@ def test_windows_that_were_opened_are_refused_before_any_work(run, config, mine,
     assert "held-out windows were opened on" in ran.err
     assert "for another" in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_what_has_opened_the_held_out_windows_has_a_proof_sheet(run, tmp_path, monkeypatch, ledger):
+    """With a case that has a run behind it, and few classics, so that it passes quickly."""
+    monkeypatch.setattr(
+        "queuesmith.evolve.case.find_case", lambda _, folder: with_run(small_case(folder))
+    )
+    monkeypatch.setattr(judgement, "judge", partial(judgement.judge, classics=()))
+    (tmp_path / "good.py").write_text(GOOD_TEXT)
+    judge = ("evolve", "judge", "quick", "--candidate", "good.py", "--through", "G6", "--output")
+
+    ran = run(*judge, "out")
+    assert ran.code == 0, ran
+    assert ran.out.splitlines()[-1] == "good: passed G0 to G6; not measured in real vLLM (G7)"
+    assert ran.err == "written: out/proof.md\n"
+    assert {"out/proof.md", "out/proof.json", "out/judgement.json"} <= ran.created
+    sheet = json.loads((tmp_path / "out" / "proof.json").read_text())
+    assert [entry["kind"] for entry in ledger.entries()] == ["opened", "result"]
+    assert sheet["ledger"] == ledger.entries()
+    first = (tmp_path / "out" / "proof.md").read_bytes()
+
+    refused = run(*judge, "out")
+    assert refused.code == 2
+    assert "(sha256 " in refused.err
+    assert "no tail violation" in refused.err
+    again = run(*judge, "out", "--spent")
+    assert again.code == 1
+    assert "SPENT" in again.out.splitlines()[-1]
+    assert again.created == {
+        "out/judgement-spent.json",
+        "out/proof-spent.json",
+        "out/proof-spent.md",
+    }
+    assert (tmp_path / "out" / "proof.md").read_bytes() == first

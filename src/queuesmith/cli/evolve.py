@@ -29,6 +29,21 @@ evolve = App(
     help_format="plaintext",
     result_action="return_value",
 )
+evolve.command(
+    "queuesmith.cli.evolve_judge:judge",
+    name="judge",
+    help="Lead a policy through the gates; held-out windows are opened once.",
+)
+evolve.command(
+    "queuesmith.cli.evolve_report:report",
+    name="report",
+    help="Write one page about a run: progress, leaderboard, diagnosis, lineage, gates, budget.",
+)
+evolve.command(
+    "queuesmith.cli.evolve_report:diagnose",
+    name="diagnose",
+    help="Say where a policy lost and to whom, who paid, and what to try next.",
+)
 
 
 @evolve.command

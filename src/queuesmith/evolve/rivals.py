@@ -1,0 +1,115 @@
+"""Gate G4: what a search has found beside what random search finds with as many evaluations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from queuesmith.evolve.bench import Bench, Difference, score_draws, violations
+from queuesmith.evolve.gate import Gate, finite, make_gate, not_run, text_sha256
+from queuesmith.policies import Policy, get_policy
+
+#: Seeds of search and control that it takes.
+MIN_SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What search and control found with one seed, and how many evaluations each has used.
+
+    `search` and `control` are texts, empty where nobody survived, which counts as FCFS.
+    """
+
+    seed: int
+    search: str
+    control: str
+    search_evaluations: int
+    control_evaluations: int
+
+
+def control(
+    policy: Policy, bench: Bench, pairs: Sequence[Pair], load: Callable[[str, str], Policy]
+) -> Gate:
+    """G4: better than random search with as many evaluations, on validation windows.
+
+    Parameters
+    ----------
+    policy : Policy
+    bench : Bench
+    pairs : sequence of Pair
+    load : callable
+        Makes a policy of a name and a text.
+
+    Notes
+    -----
+    The policy is held against the mean score of the controls; and if the search found it, so is the
+    mean score of what the search found with the same seeds, since one lucky seed of five proves
+    little. A draw takes windows, and seeds, with replacement.
+    """
+    if not pairs:
+        return not_run("G4", "there is no run with a control; judge the folder of a run")
+    rows = [
+        asdict(pair) | {"search": text_sha256(pair.search), "control": text_sha256(pair.control)}
+        for pair in pairs
+    ]
+    short = [pair.seed for pair in pairs if pair.control_evaluations < pair.search_evaluations]
+    fcfs = bench.fcfs("validation")
+
+    def draws(text: str, name: str) -> NDArray[np.float64]:
+        found = load(name, text) if text else get_policy("fcfs")
+        [measured] = bench.measure([found], "validation")
+        return score_draws(measured.samples, fcfs.samples)
+
+    controls = np.array([draws(pair.control, f"control_{pair.seed}") for pair in pairs])
+    [mine] = bench.measure([policy], "validation")
+    own = score_draws(mine.samples, fcfs.samples)
+    against = {"policy": _over_seeds(own - controls)}
+    searched = [pair.search for pair in pairs]
+    if policy.source in searched:
+        found = np.array([draws(pair.search, f"search_{pair.seed}") for pair in pairs])
+        against["search"] = _over_seeds(found - controls)
+    saw = {
+        "seeds": rows,
+        "control_scores": controls[:, 0].tolist(),
+        "score": float(own[0]),
+        **{f"{name}_less_control": asdict(value) for name, value in against.items()},
+    }
+    told = "; ".join(f"{name} less control {value}" for name, value in against.items())
+    if len(pairs) < MIN_SEEDS:
+        sentence = f"{len(pairs)} seed(s) of the {MIN_SEEDS} that it takes ({told})"
+        return make_gate("G4", False, sentence, **saw)
+    if short:
+        sentence = f"the control had fewer evaluations than the search with seed(s) {short}"
+        return make_gate("G4", False, sentence, **saw)
+    passed = all(value.sure for value in against.values())
+    word = "better" if passed else "not surely better"
+    sentence = f"{word} than random search with as many evaluations: {told}"
+    return make_gate("G4", passed, sentence, **saw)
+
+
+def _over_seeds(differences: NDArray[np.float64]) -> Difference:
+    """Average over seeds; each draw of windows takes seeds with replacement as well."""
+    num_seeds, columns = differences.shape
+    rng = np.random.default_rng(0)
+    taken = rng.integers(0, num_seeds, (columns - 1, num_seeds))
+    drawn = differences[taken, np.arange(1, columns)[:, None]].mean(axis=1)
+    return Difference.of(np.concatenate([[differences[:, 0].mean()], drawn]))
+
+
+def compete(texts: Mapping[int, Policy], bench: Bench) -> list[dict[str, Any]]:
+    """Rank what the seeds found by validation windows: clean ones first, then by score."""
+    fcfs = bench.fcfs("validation")
+    measured = bench.measure(list(texts.values()), "validation")
+    rows = []
+    for seed, one in zip(texts, measured, strict=True):
+        beside = Difference.of(score_draws(one.samples, fcfs.samples))
+        tails = violations(one, fcfs)
+        rows.append(
+            {"seed": seed, "policy_sha256": one.policy.sha256, **asdict(beside)}
+            | {"tail_violations": len(tails)}
+        )
+    return sorted(
+        rows, key=lambda row: (row["tail_violations"] > 0, -finite(row["value"]), row["seed"])
+    )
