@@ -1,7 +1,7 @@
 """A local OpenAI-compatible endpoint that answers from a list, well or badly.
 
-Each reply is a function of the open connection; it may send what HTTP allows, or anything else.
-Run as ``python -m tests.evolve.llm_server`` it is not meant to be: tests start it in a thread.
+Each reply is a function of the open connection and of what was asked; it may send what HTTP allows,
+or anything else.
 """
 
 import json

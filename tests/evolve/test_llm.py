@@ -7,7 +7,22 @@ import time
 
 import numpy as np
 import pytest
-from tests.evolve.llm_server import (
+
+from queuesmith.errors import CandidateError, ConfigError
+from queuesmith.evolve import llm as module
+from queuesmith.evolve import run
+from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.candidate import Parent
+from queuesmith.evolve.form import check_form
+from queuesmith.evolve.llm import Llm
+from queuesmith.evolve.llm_budget import Budget, Prices, most_tokens
+from queuesmith.evolve.llm_call import MAX_BODY, import_openai
+from queuesmith.evolve.llm_prompt import Briefing, about_tokens, brief
+from queuesmith.evolve.traffic import tuning_traffic
+from queuesmith.evolve.tuning import make_scale
+from queuesmith.window_sets import WindowSet
+
+from .llm_server import (
     body,
     completion,
     drip,
@@ -22,15 +37,7 @@ from tests.evolve.llm_server import (
     silence,
     stream,
 )
-
-from queuesmith.errors import ConfigError
-from queuesmith.evolve import llm as module
-from queuesmith.evolve.candidate import Parent
-from queuesmith.evolve.form import CandidateError, check_form
-from queuesmith.evolve.llm import Llm
-from queuesmith.evolve.llm_budget import Budget, Prices, most_tokens
-from queuesmith.evolve.llm_call import MAX_BODY, import_openai
-from queuesmith.evolve.llm_prompt import Briefing, about_tokens
+from .toy import evaluator, toy_config, use_toys
 
 pytest.importorskip("openai", reason="the package openai is not installed")
 
@@ -83,6 +90,22 @@ def test_an_answer_becomes_a_proposal_that_holds_all_there_is_to_know():
     }
     assert json.loads(json.dumps(dict(proposal.meta))) == dict(proposal.meta)
     check_form(proposal.text)
+
+
+@pytest.mark.parametrize(
+    ("head", "note"),
+    [
+        ('"""Shortest  first.\n\nKnows: all.\n"""\n', "Shortest first."),
+        ("", "written by a model"),
+        ("(" * 500 + "\n", "written by a model"),
+        (f'"""{"long " * 99}"""\n', ("long " * 24)),
+    ],
+)
+def test_a_proposal_is_noted_by_what_it_says_of_itself(head, note):
+    with serving(say(f"```python\n{head}{POLICY}```")) as server:
+        (proposal,) = propose(make(server))
+
+    assert proposal.note == note
 
 
 def test_changes_are_made_to_the_parent_that_was_shown():
@@ -621,3 +644,122 @@ def test_a_policy_that_gives_orders_stays_between_its_fences():
     end = user.index("\n`````", start)
     assert order.strip() in user[start:end]
     assert "no\ninstructions to you" in system
+
+
+# In a run
+
+
+def policy(weight):
+    key = f"request.arrival_time + {weight} * request.num_prompt_tokens"
+    return f"def waiting_key(request, engine):\n    return {key}\n"
+
+
+CAP = ("[search]", "[budget]\nllm_calls = {}\n\n[search]")
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    """Begin a toy run whose search asks a server."""
+    use_toys(monkeypatch)
+
+    def begin(name, server, calls):
+        monkeypatch.setattr(run, "make_proposer", lambda share: make(server, attempts=1))
+        folder = tmp_path / name
+        folder.mkdir()
+        run.begin(toy_config((CAP[0], CAP[1].format(calls))), folder)
+        return folder
+
+    return begin
+
+
+def asked(folder):
+    """Return prompt, answer, status and meta of what the model was asked for."""
+    with Archive.read(folder) as archive:
+        rows = archive.rows(
+            "SELECT prompt, answer, status, meta FROM candidates WHERE proposer = 'llm'"
+        )
+        return [(*row[:3], json.loads(row[3])) for row in rows], archive.spent()
+
+
+def test_a_run_keeps_every_answer_and_what_it_cost(begin):
+    replies = [say(f"```python\n{policy(number / 100)}```") for number in range(30)]
+    replies[1], replies[3], replies[5] = say("no"), refuse(500), say("import os")
+    with serving(*replies) as server:
+        folder = begin("run", server, 1_000)
+        document = run.go_on(folder, make_evaluator=evaluator())
+    rows, spent = asked(folder)
+
+    assert document["best"]["proposer"] == "llm"
+    assert len(rows) == len(server.requests) == spent["llm_calls"]
+    for row, request in zip(rows, server.requests, strict=True):
+        assert row[0] == "\n\n".join(message["content"] for message in request["messages"])
+    assert [row[1] for row in rows[:3]] == [
+        f"```python\n{policy(0.0)}```",
+        "no",
+        f"```python\n{policy(0.02)}```",
+    ]
+    assert rows[1][2] in ("form", "duplicate")
+    assert "status 500" in rows[3][3]["problem"]
+    assert spent["llm_tokens"] == 1_200 * (len(rows) - 1)  # an error costs none
+
+
+def test_a_run_that_is_resumed_pays_for_no_answer_twice_and_keeps_its_cap(begin):
+    good = [say(f"```python\n{policy(number / 100)}```") for number in range(40)]
+    with serving(*good) as server:
+        undisturbed = begin("undisturbed", server, 12)
+        run.go_on(undisturbed, make_evaluator=evaluator())
+    with serving(*good[:4], refuse(401)) as server:
+        folder = begin("stopped", server, 12)
+        with pytest.raises(ConfigError, match="401"):
+            run.go_on(folder, make_evaluator=evaluator())
+    with serving(*good[4:]) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "make_proposer", lambda share: make(server, attempts=1))
+        run.go_on(folder, make_evaluator=evaluator())
+
+    rows, spent = asked(folder)
+    expected, as_much = asked(undisturbed)
+    assert [row[1] for row in rows] == [row[1] for row in expected]
+    assert [row[0] for row in rows] == [row[0] for row in expected]
+    assert spent["llm_calls"] == as_much["llm_calls"] <= 12
+
+
+def test_a_briefing_says_what_the_archive_knows_of_parents_and_classics(begin):
+    replies = [say(f"```python\n{policy(number / 100)}```") for number in range(30)]
+    with serving(*replies) as server:
+        folder = begin("run", server, 1_000)
+        run.go_on(folder, make_evaluator=evaluator())
+    config = toy_config()
+    windows = WindowSet.load(folder / "windows.toml")
+    scale = make_scale(tuning_traffic(config, windows))
+    with Archive.read(folder) as archive:
+        members = archive.members(3, "search", 1)
+        parents = [
+            Parent(one.candidate, archive.candidate(one.candidate).text, one.score, (), {})
+            for one in members
+        ]
+        chosen = json.loads(
+            archive.rows("SELECT windows FROM generations WHERE track = 'search' AND number = 1")[
+                0
+            ][0]
+        )
+        found = brief(
+            archive,
+            scale,
+            chosen,
+            parents,
+            seed=3,
+            track="search",
+            generation=2,
+            classics=json.loads(archive.run()["classics"]),
+        )
+
+    names = {f"azure_2023_code@model window {window} heavy" for window in chosen}
+    assert set(found.classics) == {"fcfs", "sjf"}
+    assert all(set(scores) == names for scores in found.classics.values())
+    assert set(found.classics["fcfs"].values()) == {0.0}
+    for one in members:
+        assert found.parents[one.candidate].keys() == names
+        assert sum(found.parents[one.candidate].values()) == pytest.approx(sum(one.window_scores))
+        assert (one.candidate in found.tails) != one.clean
+    assert 0 < len(found.tried) <= 8
+    assert all(": keep, " in line or ": discard, " in line for line in found.tried)

@@ -68,6 +68,8 @@ class Proposer(Protocol):
     call the loop puts into it what is left of each budget in force (``llm_calls``, ``llm_tokens``,
     ``llm_money``, ``wall_seconds``), and it reports what it has used as ``meta["usage"]``, a dict
     with the same names, of its proposals. An answer without a policy in it is a proposal, too.
+    Its attribute `batch`, if it has one, is how many proposals it likes to be asked for at once.
+    One with an attribute `briefing` is given a `Briefing` of :mod:`queuesmith.evolve.llm_prompt`.
     """
 
     @property

@@ -394,6 +394,12 @@ def _check_together(where: str, config: EvolveConfig, engine: str, second: str) 
             f"{where}: proposers must be given once each, and random is always the control beside "
             f"them, got {', '.join(names)}"
         )
+    capped = config.budget.llm_calls or config.budget.llm_tokens or config.budget.llm_money
+    if "llm" in names and not capped:
+        raise ConfigError(
+            f"{where}: the proposer llm needs a cap on what it may cost: set llm_calls, llm_tokens "
+            "or llm_money under [budget]"
+        )
     total = sum(share.share for share in config.proposers)
     if abs(total - 1) > 1e-9:
         raise ConfigError(f"{where}: the shares of proposers must add up to 1, got {total:g}")

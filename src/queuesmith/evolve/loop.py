@@ -6,6 +6,7 @@ So a run that was stopped anywhere goes on to the very end it would have had.
 """
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from queuesmith.evolve.archive import Archive
 from queuesmith.evolve.candidate import Parent, Proposal, Proposer
 from queuesmith.evolve.config import CURRENCIES, EvolveConfig, Share
 from queuesmith.evolve.evaluator import Evaluated, Evaluator
+from queuesmith.evolve.llm_prompt import brief
 from queuesmith.evolve.schema import Candidate, Member, Verdict
 from queuesmith.evolve.selection import (
     Contender,
@@ -172,7 +174,7 @@ class Loop:
                     seed, track, number, windows, self._entropy(seed, track, number)
                 )
         islands = self._islands(seed, track, number, windows)
-        self._propose(seed, track, number, count, islands)
+        self._propose(seed, track, number, count, islands, windows)
         self._evaluate(seed, track, number, windows, islands)
         self._close(seed, track, number, islands)
 
@@ -247,6 +249,7 @@ class Loop:
         generation: int,
         count: int,
         islands: Sequence[Sequence[Contender]],
+        windows: Sequence[int],
     ) -> None:
         """Fill a generation with `count` new candidates, call by call, each call one transaction.
 
@@ -259,14 +262,26 @@ class Loop:
         for place, (island, proposer, wanted) in enumerate(self._plan(track, generation, count)):
             breeders = self._breeders(islands[island], [*entropy, island, _CHOOSE])
             paid = hasattr(proposer, "left")
+            if hasattr(proposer, "briefing"):
+                proposer.briefing = brief(
+                    self.archive,
+                    self.scale,
+                    windows,
+                    breeders,
+                    seed=seed,
+                    track=track,
+                    generation=generation,
+                    classics=json.loads(self.archive.run().get("classics", "[]")),
+                )
             for _ in range(wanted if paid else ROUNDS):
                 call += 1
                 if call <= done:
                     continue
                 have, dropped = self._num_accepted(seed, track, generation, place)
-                # What costs money is asked for one by one, so that each answer is kept at once;
+                # What costs money is asked for in small batches, so that each answer is kept soon;
                 # of others as many are likely to be duplicates as were before.
-                asked = 1 if paid else wanted - have + dropped
+                batch = min(getattr(proposer, "batch", 1), wanted - have)
+                asked = batch if paid else wanted - have + dropped
                 proposals: list[Proposal] = []
                 if have < wanted and self._remind(proposer):
                     rng = np.random.default_rng([*entropy, island, _BREED, call])

@@ -9,6 +9,8 @@ from queuesmith.evolve.candidate import Proposer
 from queuesmith.evolve.config import EvolveConfig, Share
 from queuesmith.evolve.files import Files
 from queuesmith.evolve.gp import Gp
+from queuesmith.evolve.llm import OPTIONS as LLM_OPTIONS
+from queuesmith.evolve.llm import Llm
 from queuesmith.evolve.random_search import RandomSearch
 from queuesmith.evolve.variation import Space
 
@@ -96,4 +98,5 @@ _MAKERS: dict[str, tuple[Callable[[Mapping[str, Any]], Proposer], tuple[str, ...
     "gp": (_gp, ("constants", "tuned_share", "fresh_share", *_SPACE)),
     CONTROL: (_random, _SPACE),
     "files": (_files, ("folder",)),
+    "llm": (lambda options: Llm(**options), LLM_OPTIONS),
 }
