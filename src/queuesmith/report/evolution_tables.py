@@ -1,0 +1,290 @@
+"""The tables of a run of evolution, as HTML. Every string from an archive is escaped here."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from queuesmith import numbers
+from queuesmith.evolve.payers import NAMES
+from queuesmith.evolve.suggestions import lost_cells
+from queuesmith.report.atlas_tables import minus, plain_table, when
+from queuesmith.report.evolution_figures import label, short
+
+#: Rows of the table of lost windows; the JSON has all.
+MOST_LOST = 12
+
+Row = Mapping[str, Any]
+
+
+def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
+    """Return total scores and tail violations, best first.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of `queuesmith.evolve.bench.standings`, the candidate's with `kind` "candidate".
+    candidate : str
+        What the candidate is to be called.
+    name : str
+        Id of the table.
+    """
+    ordered = sorted(
+        rows, key=lambda row: -(row["score"] if row["score"] is not None else float("inf"))
+    )
+    body = []
+    for place, row in enumerate(ordered, start=1):
+        mine = row.get("kind") == "candidate"
+        tails = row["tail_violations"]
+        shown = candidate if mine else label(row["policy"])
+        body.append(
+            f"<tr{' class=answer' if mine else ''}>"
+            f'<td class="number">{place}</td><th scope="row"><span class="policy">'
+            f"{escape(shown)}</span></th>"
+            f'<td class="number"><b>{minus(_score(row["score"]))}</b>'
+            f"<small>{minus(_interval(row))}</small></td>"
+            f'<td class="number {"bad" if tails else "good"}">{tails}</td>'
+            f'<td class="number">{row["mean_worse"]} of {row["num_configurations"]}</td></tr>'
+        )
+    return (
+        f'<div class="scroll"><table id="{name}" class="board"><thead><tr><th class="number">#</th>'
+        '<th>policy</th><th class="number">total score<small>95 % interval</small></th>'
+        '<th class="number">tail<br>violations</th><th class="number">mean<br>worse in</th></tr>'
+        "</thead>"
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def wins_table(diagnosis: Mapping[str, Any]) -> str:
+    """Return how many windows x loads each classic wins, by part."""
+    parts = diagnosis["parts"]
+    totals = {part: sum(values["wins"].values()) for part, values in parts.items()}
+    names = [
+        name
+        for name in diagnosis["classics"]
+        if any(values["wins"].get(name) for values in parts.values())
+    ]
+    names.sort(key=lambda name: -sum(values["wins"][name] for values in parts.values()))
+    rows = [
+        [
+            label(name),
+            *(
+                f"{values['wins'][name]:.1f} of {totals[part]:.0f}"
+                for part, values in parts.items()
+            ),
+        ]
+        for name in names
+    ]
+    return plain_table(["classic", *(f"{part}: wins" for part in parts)], rows, "wins")
+
+
+def lost_table(diagnosis: Mapping[str, Any]) -> str:
+    """Return the windows x loads on which a classic is better, the largest loss first."""
+    tables = []
+    for part, values in diagnosis["parts"].items():
+        lost = lost_cells(values)
+        rows = [
+            [
+                f"{short(row['source'])} {row['window']}",
+                row["load"],
+                ", ".join(label(name) for name in row["winners"][:2])
+                + (f" (+{len(row['winners']) - 2})" if len(row["winners"]) > 2 else ""),
+                _score(row["best_classic"]),
+                _score(row["score"]),
+            ]
+            for row in lost[:MOST_LOST]
+        ]
+        heads = ["window", "load", "won by", "its score", "here"]
+        tables.append(
+            f"<div{when(part=part)}><h3>Where it lost to a classic <small>{len(lost)} of "
+            f"{len(values['cells'])} {escape(part)} windows x loads"
+            f"{f', the {MOST_LOST} largest losses' if len(lost) > MOST_LOST else ''}</small></h3>"
+            + (
+                plain_table(heads, rows, f"lost-{part}", words=(0, 1, 2))
+                if rows
+                else '<p class="none">Nowhere by more than the margin.</p>'
+            )
+            + "</div>"
+        )
+    return "".join(tables)
+
+
+def payers_table(diagnosis: Mapping[str, Any]) -> str:
+    """Return how the mean and p99 of each quarter of the requests changed beside FCFS's."""
+    heads = "".join(
+        f'<th class="number">{escape(name.removesuffix(" prompts"))}</th>'
+        for names in NAMES.values()
+        for name in names
+    )
+    tables = []
+    for part, values in diagnosis["parts"].items():
+        body = "".join(
+            f'<tr><th scope="row">{escape(row["source"])}<small>{escape(row["load"])}'
+            f"{', idle' if row['idle'] else ''}</small></th>"
+            + "".join(_payer(one) for rows in row["paid"].values() for one in rows)
+            + "</tr>"
+            for row in values["configurations"]
+        )
+        tables.append(
+            f'<div class="scroll"{when(part=part)}><table id="paid-{escape(part)}" class="paid">'
+            '<thead><tr><th rowspan="2">configuration</th><th colspan="4" class="group">prompts'
+            '</th><th colspan="4" class="group">arrived</th></tr>'
+            f"<tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+    return "".join(tables)
+
+
+def _payer(row: Row) -> str:
+    mean, p99 = row["mean_change"], row["p99_change"]
+    bad = p99 is not None and p99 > 0.05
+    title = (
+        f"{row['num_requests']:,} requests: mean {numbers.number(row['ttft_mean'])} s for "
+        f"{numbers.number(row['ttft_mean_fcfs'])} s, p99 {numbers.number(row['ttft_p99'])} s for "
+        f"{numbers.number(row['ttft_p99_fcfs'])} s; from {numbers.number(row['low'])} to "
+        f"{numbers.number(row['high'])}"
+    )
+    return (
+        f'<td class="number" title="{escape(title)}">{minus(numbers.change(mean))}'
+        f"<small{' class=bad' if bad else ''}>p99 {minus(numbers.change(p99))}</small></td>"
+    )
+
+
+def nearest_table(diagnosis: Mapping[str, Any], candidate: str) -> str:
+    """Return what the nearest classic would have done in each configuration, beside."""
+    tables = []
+    near = label(diagnosis["nearest"]["policy"])
+    for part, values in diagnosis["parts"].items():
+        rows = [
+            [
+                row["source"],
+                row["load"],
+                *_standing(row["score"], row["mean_change"], row["p99_change"]),
+                *_standing(
+                    row["nearest_classic"]["score"],
+                    _less_one(row["nearest_classic"]["mean_ratio"]),
+                    _less_one(row["nearest_classic"]["p99_ratio"]),
+                ),
+            ]
+            for row in values["configurations"]
+        ]
+        heads = ["source", "load", candidate, "mean", "p99", near, "mean", "p99"]
+        table = plain_table(heads, rows, f"nearest-{part}", words=(0, 1))
+        tables.append(f"<div{when(part=part)}>{table}</div>")
+    return "".join(tables)
+
+
+def _less_one(ratio: float | None) -> float | None:
+    return None if ratio is None else ratio - 1
+
+
+def _standing(score: float | None, mean: float | None, p99: float | None) -> list[str]:
+    return [_score(score), numbers.change(mean), numbers.change(p99)]
+
+
+def situations_table(rows: Sequence[Row]) -> str:
+    """Return whom a policy admits first at low and at high load, beside fcfs and sjf."""
+    tables = []
+    for load in dict.fromkeys(row["load"] for row in rows):
+        lines = [
+            [
+                row["request"],
+                f"{row['num_prompt_tokens']:,}",
+                numbers.number(row["wait"]),
+                str(row["place"]),
+                str(row["place_by_arrival"]),
+                str(row["place_by_prompt"]),
+            ]
+            for row in rows
+            if row["load"] == load
+        ]
+        heads = ["request", "prompt", "wait s", "place", "fcfs", "sjf"]
+        tables.append(
+            f"<div><h3>At {escape(load)} load</h3>"
+            f"{plain_table(heads, lines, f'situations-{escape(load)}')}</div>"
+        )
+    return f'<div class="tables">{"".join(tables)}</div>'
+
+
+def diffs(lineage: Mapping[str, Any]) -> str:
+    """Return the main line of a lineage: its first text, then what each step changed."""
+    origin = lineage["origin"]
+    parts = [
+        f'<details class="step"><summary>no. {origin["candidate"]}: '
+        f"{escape(origin['note'] or 'the beginning')}</summary>"
+        f"<pre><code>{escape(origin['text'])}</code></pre></details>"
+    ]
+    last = len(lineage["steps"]) - 1
+    for place, step in enumerate(lineage["steps"]):
+        lines = "".join(_diff_line(line) for line in step["diff"])
+        parts.append(
+            f'<details class="step"{" open" if place == last else ""}><summary>'
+            f"no. {step['parent']} &rarr; no. {step['child']}: {escape(step['note'])} "
+            f"({minus(_score(step['score_parent']))} &rarr; {minus(_score(step['score_child']))})"
+            f'</summary><pre class="diff"><code>{lines or "no line differs"}</code></pre></details>'
+        )
+    return "".join(parts)
+
+
+def _diff_line(line: str) -> str:
+    kind = {"+": "add", "-": "del", "@": "at"}.get(line[:1], "")
+    return f'<span class="{kind}">{escape(line)}</span>\n'
+
+
+def verdicts_table(rows: Sequence[Row]) -> str:
+    """Return what became of the candidates, with the commonest reasons."""
+    lines = "".join(
+        f'<tr><th scope="row">{escape(row["track"])}</th><td>{escape(row["verdict"])}</td>'
+        f'<td>{escape(row["status"])}</td><td class="number">{row["count"]:,}</td><td>'
+        + "".join(
+            f"<small>{minus(one['sentence'])}"
+            f"{' (' + format(one['count'], ',') + ' x)' if one['count'] > 1 else ''}</small>"
+            for one in row["sentences"]
+        )
+        + "</td></tr>"
+        for row in rows
+    )
+    return (
+        '<div class="scroll"><table id="verdicts"><thead><tr><th>track</th><th>verdict</th>'
+        '<th>status</th><th class="number">candidates</th><th>commonest reasons</th></tr></thead>'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def budget_table(run: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
+    """Return what was used up, beside what was allowed."""
+    spent = {"evaluations": sum(run["evaluations"].values()), **run["spent"]}
+    rows = [
+        [
+            name.replace("_", " "),
+            numbers.number(float(amount)) if amount else "0",
+            numbers.number(float(budget[name])) if budget.get(name) else "no cap",
+        ]
+        for name, amount in spent.items()
+        if amount or budget.get(name)
+    ]
+    return plain_table(["what", "used", "cap"], rows, "budget")
+
+
+def gates_table(judgement: Mapping[str, Any]) -> str:
+    """Return every gate that was tried with what it said."""
+    marks = {True: ("good", "✓ passed"), False: ("bad", "▲ fell short"), None: ("", "not run")}
+    body = ""
+    for gate in judgement["gates"]:
+        css, word = marks.get(gate.get("passed"), marks[None])
+        body += (
+            f'<tr><th scope="row">{escape(str(gate.get("gate")))} {escape(str(gate.get("name")))}'
+            f'</th><td class="{css}">{word}</td><td>{minus(str(gate.get("sentence")))}</td></tr>'
+        )
+    return (
+        '<div class="scroll"><table id="gates"><thead><tr><th>gate</th><th>outcome</th>'
+        f"<th>what it saw</th></tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _score(value: float | None) -> str:
+    return numbers.UNDEFINED if value is None else f"{value:+.3f}"
+
+
+def _interval(row: Row) -> str:
+    if row["low"] is None or row["high"] is None:
+        return numbers.UNDEFINED
+    return f"{row['low']:+.3f} to {row['high']:+.3f}"

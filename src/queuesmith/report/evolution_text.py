@@ -1,0 +1,179 @@
+"""A run of evolution in sentences, and its diagnosis in the terminal."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from queuesmith import numbers
+from queuesmith.evolve.suggestions import lost_cells
+from queuesmith.report.evolution_figures import label
+from queuesmith.report.text import _plain
+from queuesmith.score import MARGIN
+
+_COLORS = {"tail": "red", "lost": "yellow", "overfit": "yellow", "good": "green"}
+
+
+def name_of(document: Mapping[str, Any]) -> str:
+    """Return what the candidate of a document of a run is called."""
+    champion = document["champion"]
+    if not champion:
+        return "nobody"
+    if champion["candidate"] is None:
+        return str(champion["name"])
+    return f"champion (no. {champion['candidate']})"
+
+
+def headline(document: Mapping[str, Any]) -> str:
+    """Say in one sentence how the run went."""
+    judgement, champion = document["judgement"], document["champion"]
+    if not champion:
+        return "The run has found nothing yet."
+    if judgement:
+        return f"The {name_of(document)}: {judgement.get('verdict')}"
+    row = _own_row(document, "validation") or _own_row(document, "tuning")
+    if row is None:
+        return f"The {name_of(document)} has not been judged."
+    part, standing = row
+    tails = standing["tail_violations"]
+    return (
+        f"The {name_of(document)} scores {_signed(standing['score'])} on {part} windows, "
+        f"{'with no tail violation' if not tails else f'and violates {tails} tail(s)'}; it has not "
+        "been judged."
+    )
+
+
+def _own_row(document: Mapping[str, Any], part: str) -> tuple[str, Mapping[str, Any]] | None:
+    diagnosis = document["diagnosis"]
+    if not diagnosis or part not in diagnosis["parts"]:
+        return None
+    return part, diagnosis["parts"][part]["leaderboard"][0]
+
+
+def sentences(document: Mapping[str, Any]) -> list[str]:
+    """Say what is most worth knowing: beside the classics, beside the control, over time."""
+    found = []
+    diagnosis = document["diagnosis"]
+    for part in diagnosis["parts"] if diagnosis else ():
+        mine, *others = diagnosis["parts"][part]["leaderboard"]
+        best = max(others, key=lambda row: row["score"] if row["score"] is not None else -1e9)
+        clean = [row for row in others if not row["tail_violations"] and row["policy"] != "fcfs"]
+        text = (
+            f"On {part} windows it scores {_signed(mine['score'])} ({_signed(mine['low'])} to "
+            f"{_signed(mine['high'])}) with {mine['tail_violations']} tail violation(s); the best "
+            f"classic, {label(best['policy'])}, {_signed(best['score'])} with "
+            f"{best['tail_violations']}"
+        )
+        if clean and best["tail_violations"]:
+            kept = max(clean, key=lambda row: row["score"])
+            text += (
+                f", and the best without a violation, {label(kept['policy'])}, "
+                f"{_signed(kept['score'])}"
+            )
+        found.append(f"{text}.")
+    trend = document["trend"]
+    search, control = trend["search"], trend["control"]
+    if search["last"] is not None and control["last"] is not None:
+        found.append(
+            f"In the last generation the search stands at {_signed(search['last'])} on tuning "
+            f"windows and random search with as many evaluations at {_signed(control['last'])} "
+            f"(mean over {len(document['run']['seeds'])} seed(s)). {_rising(search, document)}"
+        )
+    return found
+
+
+def _rising(search: Mapping[str, float], document: Mapping[str, Any]) -> str:
+    gain = search["last"] - search["two_thirds"]
+    run = document["run"]
+    # A score is a sum over configurations, and so is its margin.
+    margin = MARGIN * len(run["loads"]) * len(run["windows"]["sources"])
+    if gain > margin:
+        return (
+            f"The last third of the generations added {_signed(gain)}: it was still rising, so "
+            "more generations may help."
+        )
+    return (
+        f"The last third of the generations added {_signed(gain)}: more of the same would add "
+        "little."
+    )
+
+
+def nearest_words(diagnosis: Mapping[str, Any]) -> str:
+    """Say which classic is nearest, by what requests wait and by the order of pairs."""
+    times = diagnosis["nearest"]["times"][0]
+    order = diagnosis["nearest"]["agreement"][0]
+    return (
+        f"Nearest classic: by what requests wait {label(times['policy'])} (TTFTs differ by "
+        f"{numbers.share(times['difference'])} of fcfs's mean), by the order of pairs "
+        f"{label(order['policy'])} ({numbers.share(order['agreement'])} alike)."
+    )
+
+
+def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
+    """Print a diagnosis: suggestions first, then totals, wins and losses.
+
+    Parameters
+    ----------
+    document : mapping
+        Of schema ``queuesmith.diagnosis/1``.
+    console : rich.console.Console
+    """
+    for one in document["suggestions"]:
+        color = _COLORS.get(one["kind"], "")
+        console.print(Text(f"{one['kind']}: ", color).append(_plain(one["text"]), "none"))
+    console.print(Text(_plain(nearest_words(document))))
+    for part, values in document["parts"].items():
+        console.print()
+        console.print(_totals(part, values, document))
+        lost = lost_cells(values)
+        console.print(
+            Text(
+                f"Lost to a classic on {len(lost)} of {len(values['cells'])} windows x loads"
+                + (f", most on {_cell(lost[0])}" if lost else "")
+            )
+        )
+    kinds = sorted(set(document["sources"].values()))
+    console.print(Text(f"Traffic: {' and '.join(kinds)}; held-out windows were not opened."))
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    winner = label(row["winners"][0])
+    return _plain(
+        f"{row['source']} window {row['window']} at {row['load']}: {_signed(row['score'])}, "
+        f"{winner} {_signed(row['best_classic'])}"
+    )
+
+
+def _totals(part: str, values: Mapping[str, Any], document: Mapping[str, Any]) -> Table:
+    table = Table(
+        title=f"{part} windows",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+    )
+    table.add_column("policy", overflow="fold")
+    for head in ("score", "tails", "wins"):
+        table.add_column(head, justify="right", no_wrap=True)
+    mine, *others = values["leaderboard"]
+    others = sorted(others, key=lambda row: -(row["score"] if row["score"] is not None else 1e9))
+    rows = sorted([mine, *others[:6]], key=lambda row: -(row["score"] or 0.0))
+    for row in rows:
+        own = row is mine
+        name = document["policy"]["name"] if own else label(row["policy"])
+        wins = "" if own else numbers.number(values["wins"].get(row["policy"], 0.0))
+        table.add_row(
+            Text(_plain(name), "bold green" if own else ""),
+            _signed(row["score"]),
+            Text(str(row["tail_violations"]), "red" if row["tail_violations"] else ""),
+            wins,
+        )
+    return table
+
+
+def _signed(value: float | None) -> str:
+    return numbers.UNDEFINED if value is None else f"{value:+.3f}"

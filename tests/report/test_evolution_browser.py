@@ -1,0 +1,148 @@
+"""The page of a run in a real browser: figures are drawn, tables filled, choices followed."""
+
+import os
+import re
+import shutil
+import subprocess
+from html import escape
+
+import pytest
+
+from evolve.told import finished_run
+from queuesmith.evolve.evolution import tell
+from queuesmith.report.evolution import render_evolution
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    return render_evolution(tell(finished_run(tmp_path_factory.mktemp("page") / "run"), workers=1))
+
+
+@pytest.fixture(scope="module")
+def visit(tmp_path_factory):
+    """Return a function that opens a page and comes back with its elements."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    browser = next((found for name in names if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip("no chromium or chrome on the path")
+
+    def open_page(text):
+        folder = tmp_path_factory.mktemp("browser")
+        page = folder / "evolution.html"
+        page.write_text(text, encoding="utf-8")
+        command = [
+            browser,
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            f"--user-data-dir={folder / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--virtual-time-budget=10000",
+            "--dump-dom",
+        ]
+        if os.name == "posix" and os.geteuid() == 0:
+            command.append("--no-sandbox")  # Chromium refuses to run as root with it
+        done = subprocess.run(
+            [*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        )
+        return done.stdout
+
+    return open_page
+
+
+@pytest.fixture(scope="module")
+def dom(html, visit):
+    return visit(html)
+
+
+@pytest.fixture(scope="module")
+def chosen(html, visit):
+    """The page after validation windows were chosen, without its policy against scripts of ours."""
+    html = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
+    presses = (
+        "const part = document.querySelector('#windows select');"
+        "part.value = 'validation'; part.dispatchEvent(new Event('change'));"
+    )
+    script = (
+        f"<script>addEventListener('load', () => setTimeout(() => {{{presses}}}, 200))</script>"
+    )
+    return visit(html.replace("</body>", f"{script}</body>"))
+
+
+def panels(dom):
+    """Return the drawn part of each panel by (figure, panel)."""
+    body = dom[dom.index("<body") : dom.index('id="queuesmith-data"')]
+    pieces = re.split(r'data-figure="([a-z]+)" data-panel="(\d)"', body)[1:]
+    return {
+        (pieces[row], int(pieces[row + 1])): pieces[row + 2].split("<figcaption>")[0]
+        for row in range(0, len(pieces), 3)
+    }
+
+
+def test_nothing_goes_wrong_and_every_panel_is_drawn(dom):
+    root = re.search("<html[^>]*>", dom)[0]
+    drawn = panels(dom)
+
+    assert "data-errors" not in root
+    assert 'data-drawn="7"' in root
+    assert set(drawn) == {
+        *(("progress", panel) for panel in range(2)),
+        *(("windows", panel) for panel in range(2)),
+        ("population", 0),
+        ("frontier", 0),
+        ("descent", 0),
+    }
+    for place, piece in drawn.items():
+        assert piece.count('class="main-svg"') >= 2, place
+        assert re.search(r'class="(?:hm|trace scatter)', piece), place
+        assert "nothing to show here" not in piece, place
+
+
+def test_the_frontier_names_classics_and_the_champion(dom):
+    frontier = panels(dom)["frontier", 0]
+
+    assert re.search(r">fcfs</text>", frontier)
+    assert "champion (no. " in frontier
+
+
+def test_figures_and_tables_follow_the_choice_of_windows(dom, chosen):
+    def shown(page):
+        return {
+            name: "other" not in classes
+            for classes, name in re.findall(
+                r'<div class="scroll([^"]*)"[^>]*><table id="(paid-[a-z]+)"', page
+            )
+        }
+
+    assert shown(dom) == {"paid-tuning": True, "paid-validation": False}
+    assert shown(chosen) == {"paid-tuning": False, "paid-validation": True}
+    assert ">tuning<" in panels(dom)["windows", 0]
+    assert ">validation<" in panels(chosen)["windows", 0]
+    assert "data-errors" not in re.search("<html[^>]*>", chosen)[0]
+
+
+def test_an_error_in_the_page_is_seen(html, visit):
+    broken = html.replace('id="queuesmith-drawing">', 'id="queuesmith-drawing">{', 1)
+    root = re.search("<html[^>]*>", visit(broken))[0]
+
+    assert "data-errors" in root
+    assert "data-drawn" not in root
+
+
+def test_the_page_fits_a_telephone(html, visit):
+    """In a frame 420 px wide nothing but tables, which scroll by themselves, is wider."""
+    script = """setInterval(() => {
+        const inner = document.querySelector("iframe").contentDocument.documentElement;
+        if (!inner.dataset.drawn) return;
+        document.documentElement.dataset.width = inner.scrollWidth;
+        document.documentElement.dataset.inside = inner.dataset.drawn;
+    }, 100)"""
+    frame = f'<iframe width="420" height="900" srcdoc="{escape(html)}"></iframe>'
+
+    after = visit(f"<!DOCTYPE html><html><body>{frame}<script>{script}</script></body></html>")
+
+    assert re.search(r'data-inside="(\d+)"', after)[1] == "7"
+    assert int(re.search(r'data-width="(\d+)"', after)[1]) <= 420
