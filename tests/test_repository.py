@@ -9,6 +9,7 @@ import pytest
 import queuesmith._version
 
 ROOT = Path(__file__).parents[1]
+REPORT = re.compile(r"results/\w+/\w+\.html")
 MAX_BYTES = 1 << 20
 
 # Paths that exist on one machine only. Built from parts, or this file would be found as well.
@@ -67,7 +68,12 @@ def test_the_citation_is_of_this_version():
 
 
 def test_no_file_is_large(committed):
-    large = [name for name in committed if (ROOT / name).stat().st_size > MAX_BYTES]
+    large = [
+        name
+        for name in committed
+        # A report carries the plotly.js that draws it, 5 MB, so that it opens offline.
+        if (ROOT / name).stat().st_size > (8_000_000 if REPORT.fullmatch(name) else MAX_BYTES)
+    ]
 
     assert large == []
 
