@@ -119,11 +119,11 @@ WRONG_RULES = [
      "min(computed, request.num_tokens)", "computed"),
     ("the state after the step before", "stock fcfs", REFERENCE,
      "step, under_way = under_way, step", "step, under_way = step, None"),
-    ("aborted only between steps", "stock fcfs", REFERENCE,
+    ("aborted only between steps", str(HOOKS / "engine_fields.py"), REFERENCE,
      "if request.abort_time <= self.now and not request.has_ended", "if False"),
     ("the aborted keep their blocks", "stock fcfs", REFERENCE,
      "self.release(request)\n        request.aborted_ts", "request.aborted_ts"),
-    ("prefill under way counts already", str(HOOKS / "all_hooks.py"), REFERENCE,
+    ("each step counts as one prefill token", "hrrn", REFERENCE,
      "self.num_prefill_tokens += step.num_prefill_tokens", "self.num_prefill_tokens += 1"),
 ]  # fmt: skip
 

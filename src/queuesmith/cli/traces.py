@@ -87,12 +87,13 @@ def describe(
     if output is not None:
         check_file(output, "--output")
     from queuesmith.traces.describe import describe
+    from queuesmith.traces.resemblance import resemblance
     from queuesmith.windows import splice
 
     found, _ = load_windows(trace, traffic or TrafficOptions(), seed, None)
     requests = splice([window.trace for window in found]) if isinstance(found, list) else found
 
-    document = describe(requests)
+    document = {**describe(requests), "resembles": resemblance(requests)}
     if output is not None:
         from queuesmith.report.traffic import write_traffic
 

@@ -166,7 +166,20 @@ def sentences(document: Mapping[str, Any]) -> list[str]:
             f"Prefixes: a cache that forgets nothing would save "
             f"{numbers.share(prefixes['reused_token_share'])} of all prompt tokens."
         )
+    if resembles := document.get("resembles"):
+        said.append(_resemblance(resembles))
     return said
+
+
+def _resemblance(resembles: Mapping[str, Any]) -> str:
+    nearest = resembles["sources"][0]
+    off = f"by a factor of {nearest['factor']:.3g}"
+    if resembles["name"] is None:
+        return (
+            f"Unlike all known sources: lengths and bursts typically differ {off} from those of "
+            f"the nearest, {nearest['name']}."
+        )
+    return f"Resembles {resembles['name']} most: lengths and bursts typically differ {off}."
 
 
 CORRELATIONS = {

@@ -6,17 +6,26 @@ from os import PathLike
 from pathlib import Path
 
 from queuesmith.errors import ConfigError, NotOneTrace, TraceError, did_you_mean
+from queuesmith.traces.access_log import is_access_log, read_access_log
+from queuesmith.traces.aiperf import is_aiperf, read_aiperf
 from queuesmith.traces.azure import is_azure, read_azure
 from queuesmith.traces.bailian import is_bailian, read_bailian
 from queuesmith.traces.block_hashes import BlockHashes
 from queuesmith.traces.burstgpt import is_burstgpt, read_burstgpt
 from queuesmith.traces.catalog import catalogue, resolve
+from queuesmith.traces.guidellm import is_guidellm, read_guidellm
+from queuesmith.traces.litellm import is_litellm, read_litellm
 from queuesmith.traces.mooncake import is_mooncake, read_mooncake
+from queuesmith.traces.openai_usage import is_openai_usage, read_openai_usage
+from queuesmith.traces.otel import is_otel, read_otel
+from queuesmith.traces.records import Records
 from queuesmith.traces.servegen import is_servegen
 from queuesmith.traces.source import open_source
 from queuesmith.traces.synthetic import load_model, model_names
 from queuesmith.traces.table import column_names, map_known, read_table
 from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
+from queuesmith.traces.vllm_bench import is_vllm_bench, read_vllm_bench
+from queuesmith.traces.vllm_log import is_vllm_log, read_vllm_log
 
 __all__ = ["MAX_TIME", "MAX_TOKENS", "BlockHashes", "Origin", "Trace", "load_trace"]
 
@@ -25,6 +34,19 @@ _MODEL = "@model"
 MAX_REQUESTS = 100_000_000
 _OWN_MODEL = ".toml"
 
+#: Logs of lines that are no table.
+_LOGS = (
+    (is_vllm_log, read_vllm_log),
+    (is_access_log, read_access_log),
+)
+#: Logs of nested JSON, those first that others could be taken for.
+_NESTED = (
+    (is_guidellm, read_guidellm),
+    (is_vllm_bench, read_vllm_bench),
+    (is_aiperf, read_aiperf),
+    (is_otel, read_otel),
+    (is_openai_usage, read_openai_usage),
+)
 #: Formats that are known by their columns; the first that fits is taken. Bailian has every column
 #: of Mooncake.
 _FORMATS = (
@@ -46,9 +68,10 @@ def load_trace(
     """Read a trace file, or draw a trace from a workload model.
 
     Files are told apart by content: the Azure LLM inference traces of 2023 and 2024, BurstGPT,
-    Qwen-Bailian, Mooncake, and any other CSV, JSONL or Parquet table with one request per row;
-    gzip and zstd are read through. Conversations and the hashes of prompt blocks are kept where a
-    format has them.
+    Qwen-Bailian, Mooncake; request logs of vLLM, exports of AIPerf, GuideLLM and ``vllm bench
+    serve``, spend logs of LiteLLM, OpenAI-style usage, OpenTelemetry spans, access logs with token
+    counts; and any other CSV, JSONL or Parquet table with one request per row. Gzip and zstd are
+    read through. Conversations and the hashes of prompt blocks are kept where a format has them.
 
     Parameters
     ----------
@@ -118,9 +141,16 @@ def load_trace(
 
 def _read_file(path: Path, columns: Mapping[str, str] | None, unit: str | None) -> Trace:
     opened = open_source(path)
-    names = column_names(opened)
     if columns:
         return read_table(opened, columns=columns, unit=unit)
+    for is_log, read_log in _LOGS:
+        if is_log(opened):
+            return read_log(opened, unit)
+    records = Records.peek(opened)
+    for is_nested, read_nested in _NESTED:
+        if is_nested(records):
+            return read_nested(records, unit)
+    names = column_names(opened)
     if len(map_known(names, {"window": "window_id", "rate": "lambda_ref"})) == 2:
         raise NotOneTrace(
             f"{path.name} holds windows, each on its own clock, and not one trace; "
@@ -129,4 +159,6 @@ def _read_file(path: Path, columns: Mapping[str, str] | None, unit: str | None) 
     for is_format, read_format in _FORMATS:
         if is_format(names):
             return read_format(opened, names, unit)
+    if is_litellm(names):
+        return read_litellm(opened, records, names, unit)
     return read_table(opened, unit=unit)

@@ -34,8 +34,9 @@ def describe(trace: Trace) -> dict[str, Any]:
     Returns
     -------
     dict
-        What ``queuesmith traces describe --json`` prints; None stands for what the trace is too
-        short for or does not know.
+        What ``queuesmith traces describe --json`` prints beside ``resembles``
+        (`queuesmith.traces.resemblance`); None stands for what the trace is too short for or does
+        not know.
 
     Raises
     ------

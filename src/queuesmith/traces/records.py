@@ -1,0 +1,162 @@
+"""Requests out of logs whose rows are no flat table: nested JSON, whole documents, lines of text.
+
+A reader yields, for each record of a log, our columns by name, or the reason for which it is left
+out; :func:`build_from_rows` makes the trace.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from queuesmith.errors import TraceError
+from queuesmith.traces.cleaning import OPTIONAL, REQUIRED, build_trace
+from queuesmith.traces.jsonl import _as_text, _json_rows
+from queuesmith.traces.source import Source
+from queuesmith.traces.trace import Trace
+
+#: As `build_trace` calls it.
+UNREADABLE = "row could not be read"
+#: For the origin of every trace that a benchmark tool wrote.
+LOAD_GENERATOR = "arrivals are those of a load generator, not of clients"
+_NUM_HEAD = 100
+
+#: One request by our column names, or why a record is none.
+Row = Mapping[str, Any] | str
+
+
+@dataclass(frozen=True)
+class Records:
+    """The JSON objects of a file.
+
+    Attributes
+    ----------
+    source : Source
+    head : list of dict
+        The first objects, at most 100; of a file that is one object over many lines, that one.
+    whole : bool
+        Whether the file is one object over many lines.
+    """
+
+    source: Source
+    head: list[dict[str, Any]]
+    whole: bool = False
+
+    @classmethod
+    def peek(cls, source: Source) -> "Records":
+        """Read the first objects; none where the file is not JSON."""
+        if source.form != "jsonl":
+            return cls(source, [])
+        if next(_json_rows(source.data), None) is None:
+            # Lines of an indented document may look like objects, so the whole is tried first.
+            try:
+                document = json.loads(source.data)
+            except (ValueError, RecursionError):
+                pass
+            else:
+                return (
+                    cls(source, [document], whole=True)
+                    if isinstance(document, dict)
+                    else cls(source, [])
+                )
+        known = (row for row in _json_rows(source.data) if row is not None)
+        return cls(source, list(islice(known, _NUM_HEAD)))
+
+    def __iter__(self) -> Iterator[dict[str, Any] | None]:
+        """Yield every object, None for a line that is none."""
+        if self.whole:
+            yield from self.head
+        else:
+            yield from _json_rows(self.source.data)
+
+    @property
+    def names(self) -> list[str]:
+        """The keys of the first objects, in order of appearance."""
+        return list({name: None for row in self.head for name in row})
+
+
+def dig(value: Any, *path: str) -> Any:
+    """Follow keys into nested objects; None where the way ends.
+
+    Examples
+    --------
+    >>> dig({"usage": {"prompt_tokens": 7}}, "usage", "prompt_tokens")
+    7
+    """
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def first_known(row: Any, names: Iterable[str]) -> Any:
+    """Return the value of the first of some keys that is there and not null."""
+    if isinstance(row, dict):
+        for name in names:
+            if row.get(name) is not None:
+                return row[name]
+    return None
+
+
+def build_from_rows(
+    rows: Iterable[Row],
+    source: Source,
+    *,
+    reader: str,
+    unit: str | None,
+    lacks: Mapping[str, str],
+    notes: tuple[str, ...] = (),
+) -> Trace:
+    """Make a trace of what a reader found.
+
+    Parameters
+    ----------
+    rows : iterable
+        For each record our columns by name, or the reason for which it is left out.
+    source : Source
+    reader : str
+        For the origin.
+    unit : {"s", "ms", "us", "ns"}, optional
+        Of times that are plain numbers.
+    lacks : mapping of str to str
+        For each column in `REQUIRED`, what to say after the file's name when no record has it.
+    notes : tuple of str
+        For the origin.
+
+    Raises
+    ------
+    TraceError
+        If there is no request, none has some column, or none can be used.
+    """
+    dropped: Counter[str] = Counter()
+    columns: dict[str, list[str | None]] = {name: [] for name in (*REQUIRED, *OPTIONAL)}
+    for row in rows:
+        if isinstance(row, str):
+            dropped[row] += 1
+            continue
+        for name, values in columns.items():
+            values.append(_as_text(row.get(name)))
+    if not columns["arrival_time"]:
+        why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.items())
+        raise TraceError(
+            f"{source.name} is read as {reader} and holds no request{why and f': {why}'}; "
+            "give a log of answered requests"
+        )
+    for name in REQUIRED:
+        if not any(columns[name]):
+            raise TraceError(f"{source.name} {lacks[name]}")
+    trace = build_trace(
+        {
+            name: pa.array(values, pa.string())
+            for name, values in columns.items()
+            if name in REQUIRED or any(values)
+        },
+        source,
+        reader=reader,
+        unit=unit,
+        notes=notes,
+    )
+    return trace.with_origin(dropped={**dropped, **trace.origin.dropped})

@@ -1,0 +1,80 @@
+"""Read the requests of ``vllm bench serve --save-result --save-detailed``.
+
+One JSON object with one entry per request in each of ``start_times`` (seconds on a clock of the
+client), ``input_lens``, ``output_lens`` and ``errors`` (empty text where there was none).
+
+References
+----------
+vLLM, vllm/benchmarks/serve.py; ``start_times`` came with pull request 32667, in January 2026.
+https://docs.vllm.ai/en/stable/cli/bench/serve/
+"""
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+from queuesmith.errors import NotOneTrace, TraceError
+from queuesmith.traces.records import LOAD_GENERATOR, Records, Row, build_from_rows
+from queuesmith.traces.trace import Trace
+
+_LISTS = ("start_times", "input_lens", "output_lens")
+_SUMMARY = frozenset({"completed", "request_throughput", "total_input_tokens"})
+_EMPTY = "is a `vllm bench serve` result without a value in {}; run the benchmark again"
+_LACKS = {
+    name: _EMPTY.format(there)
+    for name, there in zip(("arrival_time", "prompt_len", "output_len"), _LISTS, strict=True)
+}
+
+
+def is_vllm_bench(records: Records) -> bool:
+    """Tell whether objects are results of ``vllm bench serve``, with or without details."""
+    return any(row.keys() >= _SUMMARY or row.keys() >= {*_LISTS[1:]} for row in records.head)
+
+
+def read_vllm_bench(records: Records, unit: str | None = None) -> Trace:
+    """Read a result; failed requests are left out.
+
+    Raises
+    ------
+    TraceError
+        If the details or the start times were not saved, or no request can be used.
+    NotOneTrace
+        If the file holds several results, as ``--append-result`` writes.
+    """
+    name = records.source.name
+    if len(records.head) > 1:
+        raise NotOneTrace(
+            f"{name} holds several `vllm bench serve` results (--append-result), each on a clock "
+            "of its own; save each to its own file"
+        )
+    result = records.head[0]
+    missing = [there for there in _LISTS if not isinstance(result.get(there), list)]
+    if missing == ["start_times"]:
+        raise TraceError(
+            f"{name} is a `vllm bench serve` result without start_times, so nothing says when "
+            "requests arrived; vLLM saves them with --save-detailed since February 2026"
+        )
+    if missing:
+        raise TraceError(
+            f"{name} is a `vllm bench serve` result without {' and '.join(missing)}; run it with "
+            "--save-result --save-detailed"
+        )
+    return build_from_rows(
+        _rows(result),
+        records.source,
+        reader="vllm_bench",
+        unit=unit,
+        lacks=_LACKS,
+        notes=(LOAD_GENERATOR,),
+    )
+
+
+def _rows(result: dict[str, Any]) -> Iterator[Row]:
+    errors = result.get("errors")
+    columns = [result[name] for name in _LISTS]
+    columns.append(errors if isinstance(errors, list) else [])
+    for start, prompt, output, error in zip_longest(*columns):
+        if error:
+            yield "failed request"
+        else:
+            yield {"arrival_time": start, "prompt_len": prompt, "output_len": output}
