@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from queuesmith.engine.result import Result
     from queuesmith.engine.step_time import StepTime
     from queuesmith.errors import QueuesmithError
+    from queuesmith.planning import Plan, plan
     from queuesmith.policies import Policy, get_policy, policy_names
     from queuesmith.testing import check_policy
     from queuesmith.traces import load_trace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Comparison": "queuesmith.comparison",
     "EngineConfig": "queuesmith.config",
+    "Plan": "queuesmith.planning",
     "Policy": "queuesmith.policies",
     "QueuesmithError": "queuesmith.errors",
     "Result": "queuesmith.engine.result",
@@ -39,6 +41,7 @@ _HOME = {
     "compare": "queuesmith.comparison",
     "get_policy": "queuesmith.policies",
     "load_trace": "queuesmith.traces",
+    "plan": "queuesmith.planning",
     "policy_names": "queuesmith.policies",
     "simulate": "queuesmith.engine",
 }
@@ -46,6 +49,7 @@ _HOME = {
 __all__ = [
     "Comparison",
     "EngineConfig",
+    "Plan",
     "Policy",
     "QueuesmithError",
     "Result",
@@ -57,6 +61,7 @@ __all__ = [
     "compare",
     "get_policy",
     "load_trace",
+    "plan",
     "policy_names",
     "simulate",
 ]

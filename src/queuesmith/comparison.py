@@ -133,7 +133,7 @@ def compare(
         output_length = OutputLengthKnowledge.parse(output_length)
     if isinstance(policies, str):
         policies = split_policies(policies)
-    chosen = _with_reference([get_policy(policy) for policy in policies])
+    chosen = with_reference([get_policy(policy) for policy in policies])
     regions = parse_loads(loads)
     if isinstance(trace, Trace):
         windows = cut_windows(trace, num_windows=num_windows, window_len=window_len, seed=seed)
@@ -196,7 +196,7 @@ def compare(
             },
             "host_overhead": step_time.host_overhead,
             "slo": None if slo is None else asdict(slo),
-            "output_length": _knowledge(output_length, windows),
+            "output_length": describe_knowledge(output_length, windows),
             "window_set": dict(window_set or {}),
             "seed": seed,
             "draws": DRAWS,
@@ -213,10 +213,10 @@ def compare(
     document["config"]["sha256"] = hashlib.sha256(
         json.dumps(document["config"], sort_keys=True, default=str).encode()
     ).hexdigest()
-    return Comparison(_without_nan(document), evaluation.cells, evaluation.samples, trace)
+    return Comparison(without_nan(document), evaluation.cells, evaluation.samples, trace)
 
 
-def _knowledge(output_length: OutputLengthKnowledge, windows: Sequence[Window]) -> str:
+def describe_knowledge(output_length: OutputLengthKnowledge, windows: Sequence[Window]) -> str:
     """Say what policies know of output lengths; predictions published with windows come first."""
     published = sum(window.predicted_output_tokens is not None for window in windows)
     if output_length.kind != "noisy" or not published:
@@ -225,7 +225,7 @@ def _knowledge(output_length: OutputLengthKnowledge, windows: Sequence[Window]) 
     return f"Policies see the predictions published with {published} windows.{rest}"
 
 
-def _with_reference(policies: list[Policy]) -> list[Policy]:
+def with_reference(policies: list[Policy]) -> list[Policy]:
     """Put FCFS first; a name given twice, or FCFS's own for something else, is a mistake."""
     names = [policy.name for policy in policies]
     for name in names:
@@ -245,12 +245,12 @@ def _with_reference(policies: list[Policy]) -> list[Policy]:
     return policies
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
     """Replace what JSON cannot hold (NaN and infinities) by None."""
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

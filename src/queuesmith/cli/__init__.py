@@ -24,6 +24,11 @@ app.command(
     help="Replay a trace under many policies and loads; say which policy to run.",
 )
 app.command(
+    "queuesmith.cli.plan:plan",
+    name="plan",
+    help="Find the rate up to which each policy holds an SLO; say which carries most.",
+)
+app.command(
     "queuesmith.cli.simulate:simulate",
     name="simulate",
     help="Replay a trace once; write a row per request and a timeline.",

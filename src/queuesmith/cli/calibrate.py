@@ -79,9 +79,10 @@ def calibrate(
         header, fitted, unseen = _read(records or [])
         how = f"records {', '.join(path.name for path in records or [])}"
     where = hardware or _hardware()
+    is_async = (header.get("engine") or {}).get("async_scheduling")
     provenance = (
         f"measured by queuesmith calibrate on {where}, vLLM {header.get('vllm')}"
-        f"{', asynchronous scheduling' if (header.get('engine') or {}).get('async_scheduling') else ''}, "
+        f"{', asynchronous scheduling' if is_async else ''}, "
         f"{date.today().isoformat()}; {how}"
     )
     step_time = fit_step_time(fitted, provenance)
@@ -225,8 +226,8 @@ def _print(document: dict[str, Any]) -> None:
     console.print(table)
     if (floor := document["fit"]["repeatability"]) is not None:
         console.print(
-            f"steps of the same work differ from each other by {numbers.share(floor)} on the average; "
-            "no formula can be closer",
+            f"steps of the same work differ from each other by {numbers.share(floor)} on the "
+            "average; no formula can be closer",
             highlight=False,
             markup=False,
         )

@@ -203,8 +203,9 @@ def errors(step_time: StepTime, steps: Steps) -> dict[str, dict[str, float]]:
 def repeatability(steps: Steps) -> float:
     """Return how far the machine is off itself: no formula can have a smaller mean error.
 
-    Steps of pure decode are put into groups of as many decodes and KV within a tenth; it is the mean
-    absolute relative difference to the median of the group, NaN where no group is large enough.
+    Steps of pure decode are put into groups of as many decodes and KV within a tenth; it is the
+    mean absolute relative difference to the median of the group, NaN where no group is large
+    enough.
     """
     decodes = steps.take(steps.regime == 0)
     size = np.floor(np.log(np.maximum(decodes.work[:, 2], 1.0)) / np.log(1.1))

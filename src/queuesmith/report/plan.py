@@ -1,0 +1,286 @@
+"""A plan: a terminal table, and one HTML file that opens offline.
+
+:func:`write_plan` and :func:`print_plan` take the document that ``queuesmith plan --json`` prints,
+and show only numbers that are in it.
+"""
+
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from queuesmith import numbers
+from queuesmith.report import (
+    _KIND_NOTES,
+    _content_security_policy,
+    _figure_card,
+    _points,
+    _prose,
+    _script_json,
+    _warnings,
+)
+from queuesmith.report.parts import Style, policy_styles
+from queuesmith.report.plan_figures import MISSES, build_plan_figures, rows_of
+from queuesmith.report.tables import _policy, settings_table
+from queuesmith.report.text import _plain
+
+VERDICTS = {"more": "good", "less": "bad", "same": "", "unsure": ""}
+COLORS = {"more": "green", "less": "red", "same": "", "unsure": ""}
+#: From this many columns on there is room for why requests miss.
+WIDE = 110
+
+
+def heads(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the headings of `cells`, after the policy's."""
+    reference = document["config"]["reference"]
+    return (
+        *("requests/s", "95 % interval", "rho", "x as it is"),
+        *(f"x {reference}", "95 % interval", "verdict"),
+        *("longest TTFT s", "misses by"),
+    )
+
+
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return one policy's line of the table, as text; * marks more than the engine finishes."""
+    none = numbers.UNDEFINED
+    rate, rho, multiple = (numbers.number(row[name]) for name in ("rate", "rho", "multiple"))
+    if row["state"] == "above":
+        rate = f">{numbers.number(row['held'])}"
+    elif row["state"] != "found":
+        rate, rho, multiple = "at no rate", none, none
+    if row["at_held"] and row["held"] > row["carried"]:
+        rate = f"*{rate}"
+    ratio = none if row["ratio"] is None else f"{row['ratio']:.2f}"
+    return (
+        rate,
+        _ends(row, "rate", numbers.number) if row["state"] != "above" else "",
+        rho,
+        multiple,
+        ratio,
+        _ends(row, "ratio", lambda value: f"{value:.2f}"),
+        row["verdict"],
+        numbers.number((row["at_held"] or {}).get("ttft_max")),
+        misses_by(row),
+    )
+
+
+def _ends(row: Mapping[str, Any], name: str, form: Any) -> str:
+    """Return an interval; an upper end beyond the search is open."""
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    if low is None:
+        return ""
+    return f"{form(low)} to {form(high) if high is not None else 'more'}"
+
+
+def misses_by(row: Mapping[str, Any]) -> str:
+    """Say beyond which limits the requests are that miss just above the capacity."""
+    edge = row["idle"] if row["state"] == "unreachable" else row["at_broke"]
+    if edge is None:
+        return numbers.UNDEFINED
+    missed = edge["num_requests"] - edge["met"]
+    shares = [(edge[key] / missed, label) for key, (label, _) in MISSES.items() if edge[key]]
+    shares.sort(reverse=True)
+    return ", ".join(f"{label} {numbers.share(share)}" for share, label in shares)
+
+
+def print_plan(document: Mapping[str, Any], console: Console) -> None:
+    """Print the answer, the origin, and a table per engine."""
+    first, *more = document["answer"]["sentences"]
+    console.print(Text(_plain(first), "bold"))
+    for sentence in more:
+        console.print(Text(_plain(sentence)))
+    console.print(Text(_plain(_origin(document))))
+    for engine in document["config"]["engines"]:
+        console.print()
+        console.print(_table(document, engine, console.width))
+    for warning in document["warnings"]:
+        console.print(Text("warning: ", "yellow").append(_plain(warning), "none"))
+
+
+def _origin(document: Mapping[str, Any]) -> str:
+    origin, config = document["origin"], document["config"]
+    engines = ", ".join(f"{one['name']} ({one['provenance']})" for one in config["engines"])
+    return (
+        f"{origin['kind']} traffic: {origin['source']}, {origin['num_requests']:,} requests; "
+        f"engine: {engines}; {config['num_windows']} windows of {config['window_len']:,}; SLO "
+        f"{slo_text(config)}; seed {config['seed']}. {config['output_length']}"
+    )
+
+
+def slo_text(config: Mapping[str, Any]) -> str:
+    """Return the limits, and how many requests must meet them."""
+    limits = [f"{name} {limit:g} s" for name, limit in config["slo"].items() if limit]
+    return f"{', '.join(limits)} for {numbers.share(config['attainment'])} of requests"
+
+
+def _table(document: Mapping[str, Any], engine: Mapping[str, Any], width: int) -> Table:
+    table = Table(
+        title=_plain(
+            f"{engine['name']}: capacity (traffic as it is {numbers.number(engine['rate'])}, "
+            f"engine finishes {numbers.number(engine['carried'])} requests/s)"
+        ),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1),
+    )
+    table.add_column("policy", overflow="fold", min_width=8)
+    shown = list(range(len(heads(document)))) if width >= WIDE else [0, 1, 4, 5]
+    for place in shown:
+        table.add_column(_plain(heads(document)[place]), justify="right", no_wrap=place < 8)
+    best = document["answer"]["policies"][engine["name"]]
+    for row in rows_of(document, "capacities", engine["name"]):
+        name = Text(_plain(row["policy"]), "bold green" if row["policy"] == best else "")
+        if row["kind"] != "policy":
+            name.append(f" [{row['kind']}]", "dim")
+        texts = cells(row)
+        if row["policy"] == document["config"]["reference"]:
+            texts = (*texts[:4], *[numbers.UNDEFINED] * 3, *texts[7:])
+        line = [
+            Text(_plain(texts[place]), COLORS[row["verdict"]] if place in (4, 6) else "")
+            for place in shown
+        ]
+        table.add_row(name, *line)
+    return table
+
+
+def write_plan(document: Mapping[str, Any], path: Path) -> None:
+    """Write the report as one HTML file that needs nothing else."""
+    path.write_bytes(render_plan(document).encode())
+
+
+def render_plan(document: Mapping[str, Any]) -> str:
+    """Return the report as text; equal arguments give equal bytes."""
+    from plotly.offline import get_plotlyjs  # 60 ms that no other command should pay
+
+    here = files(__package__)
+    style = (here / "page.html").read_text(encoding="utf-8")
+    page_script = (here / "page.js").read_text(encoding="utf-8")
+    plotly_script = get_plotlyjs()
+    config, origin = document["config"], document["origin"]
+    shown = _as_comparison(document)
+    styles = policy_styles(shown)
+    figures = build_plan_figures(document, styles)
+    drawing = {
+        "reference": None,  # so that its misses can be chosen too
+        "answer": shown["answer"]["policy"],
+        "policies": [
+            {
+                "name": style.policy,
+                "label": style.label,
+                "color": style.color,
+                "dash": style.dash,
+                "shown": style.shown,
+            }
+            for style in styles
+        ],
+        "loads": [],
+        "load": None,
+        "figures": [
+            {"name": figure.name, "columns": figure.columns, "panels": figure.panels}
+            for figure in figures
+        ],
+    }
+    sentences = document["answer"]["sentences"]
+    command = config.get("command", "")
+    settings = {name: value for name, value in config.items() if name != "command"}
+    return Template((here / "plan.html").read_text(encoding="utf-8")).substitute(
+        security=_content_security_policy([page_script, plotly_script]),
+        style=style.split("<style>")[1].split("</style>")[0],
+        source=escape(origin["source"]),
+        kind=escape(origin["kind"]),
+        kind_note=_KIND_NOTES.get(origin["kind"], ""),
+        answer=_prose(sentences[0]),
+        more=_points(sentences[1:]),
+        facts=_facts(document),
+        warnings=_warnings(document["warnings"]),
+        reference=escape(config["reference"]),
+        target=numbers.share(config["attainment"]).replace(" ", "&nbsp;"),
+        tables="".join(_engine_table(document, engine, styles) for engine in config["engines"]),
+        figures="".join(_figure_card(figure) for figure in figures),
+        settings=settings_table({"trace": origin, **settings}),
+        command=f"<pre><code>{escape(command)}</code></pre>"
+        if command
+        else "<p>The command was not recorded; the settings below say what it asked for.</p>",
+        version=escape(document["version"]),
+        data=_script_json(document),
+        drawing=_script_json(drawing),
+        page_script=page_script,
+        plotly_script=plotly_script,
+    )
+
+
+def _as_comparison(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what gives policies their looks, in the words of ``queuesmith compare``."""
+    config = document["config"]
+    chosen = [name for name in document["answer"]["policies"].values() if name is not None]
+    return {
+        "config": {"reference": config["reference"], "policies": config["policies"]},
+        "leaderboard": rows_of(document, "capacities", config["engines"][0]["name"]),
+        "answer": {"policy": chosen[0] if chosen else config["reference"]},
+    }
+
+
+def _engine_table(
+    document: Mapping[str, Any], engine: Mapping[str, Any], styles: list[Style]
+) -> str:
+    looks = {style.policy: style for style in styles}
+    reference = document["config"]["reference"]
+    head = "".join(f'<th class="number">{escape(name)}</th>' for name in heads(document))
+    body = []
+    for row in rows_of(document, "capacities", engine["name"]):
+        texts = list(cells(row))
+        if row["policy"] == reference:
+            texts[4:7] = [numbers.UNDEFINED] * 3
+        classes = ["number"] * len(texts)
+        classes[6] += f" {VERDICTS[row['verdict']]}"
+        line = "".join(
+            f'<td class="{name}">{_minus(text)}</td>'
+            for name, text in zip(classes, texts, strict=True)
+        )
+        body.append(
+            f"<tr><th scope=row>{_policy(looks[row['policy']], row['kind'])}"
+            f'<span class="summary">{escape(row["summary"])}</span></th>{line}</tr>'
+        )
+    return (
+        f"<h3>{escape(engine['name'])}</h3><p>The traffic as it is brings "
+        f"{numbers.number(engine['rate'])} requests/s; the engine finishes "
+        f"{numbers.number(engine['carried'])} when there is always work. Step times: "
+        f'{escape(engine["provenance"])}.</p><div class="scroll"><table><thead><tr>'
+        f"<th>policy</th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _facts(document: Mapping[str, Any]) -> str:
+    origin, config = document["origin"], document["config"]
+    facts = {
+        "Traffic": f"{origin['source']} ({origin['kind']}; {origin['reader']})",
+        "Requests": f"{origin['num_requests']:,}",
+        "Notes on the trace": "; ".join(origin["notes"]),
+        "Engine": ", ".join(engine["name"] for engine in config["engines"]),
+        "SLO": slo_text(config),
+        "Measured on": f"{config['num_windows']} windows of {config['window_len']:,} requests",
+        "Known of output length": config["output_length"],
+        "Policies": f"{len(config['policies'])}, against {config['reference']}",
+        "Seed": str(config["seed"]),
+        "SHA-256": origin["sha256"][:16] + "…" if origin["sha256"] else "",
+    }
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}</dd></div>"
+        for name, value in facts.items()
+        if value
+    )
+    return f'<dl class="facts">{items}</dl>'
+
+
+def _minus(text: str) -> str:
+    return "&ndash;" if text == numbers.UNDEFINED else _prose(text)
