@@ -1,0 +1,25 @@
+"""Admits by backlogs waited, work share and relative work.
+
+Knows:   the wait so far, the worst backlog since nobody waited, prefill left.
+Source:  bred by `queuesmith evolve`; its proof sheet tells lineage and scores.
+Caution: found by search on a few windows; compare it on your own traffic before use.
+"""
+
+BACKLOGS_WAITED_LIMIT = 0.866
+WORK_SHARE_WEIGHT = 10.7
+
+
+def waiting_key(request, engine):
+    wait = engine.now - request.arrival_time
+    worst_backlog = max(engine.peak_backlog_time, engine.step_time)
+    # Its wait, over what first come, first served would make the unluckiest wait.
+    backlogs_waited = wait / worst_backlog
+    # Time of its own prefill, over the worst backlog.
+    work_share = request.num_uncached_tokens / engine.token_rate / worst_backlog
+    # Prefill left, over the mean of all who wait.
+    relative_work = request.num_uncached_tokens / max(engine.mean_waiting_tokens, 1.0)
+    if backlogs_waited > BACKLOGS_WAITED_LIMIT:
+        choice = WORK_SHARE_WEIGHT * work_share - backlogs_waited
+    else:
+        choice = relative_work
+    return choice - backlogs_waited

@@ -1,0 +1,35 @@
+"""Admits by backlogs waited, times overtaken, relative work and usual waits, preempts by output
+ratio.
+
+Knows:   the wait so far, the worst backlog since nobody waited, prefill served since the arrival,
+         prefill left, the recent time to first token, tokens produced.
+Source:  bred by `queuesmith evolve`; its proof sheet tells lineage and scores.
+Caution: found by search on a few windows; compare it on your own traffic before use.
+"""
+
+BACKLOGS_WAITED_LIMIT = 0.6
+TIMES_OVERTAKEN_KEY_ABOVE = 0.309
+
+
+def waiting_key(request, engine):
+    wait = engine.now - request.arrival_time
+    worst_backlog = max(engine.peak_backlog_time, engine.step_time)
+    # Its wait, over what first come, first served would make the unluckiest wait.
+    backlogs_waited = wait / worst_backlog
+    # Prefill served to anybody since it came, over its own.
+    times_overtaken = request.prefill_tokens_since_arrival / request.num_uncached_tokens
+    # Prefill left, over the mean of all who wait.
+    relative_work = request.num_uncached_tokens / max(engine.mean_waiting_tokens, 1.0)
+    # Its wait, over the recent time to first token.
+    usual_waits = wait / engine.recent_ttft
+    if backlogs_waited > BACKLOGS_WAITED_LIMIT:
+        if times_overtaken > relative_work:
+            return TIMES_OVERTAKEN_KEY_ABOVE
+        return usual_waits
+    return relative_work
+
+
+def victim_key(request, engine):
+    # Tokens produced, over its prompt.
+    output_ratio = request.num_output_tokens / request.num_prompt_tokens
+    return output_ratio
