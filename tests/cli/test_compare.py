@@ -107,13 +107,14 @@ def test_options_reach_the_comparison(run, log):
 
 @pytest.mark.parametrize("given", ["--engine-args {}", "--engine-args={}"])
 def test_a_vllm_command_line_is_taken_as_it_is(run, quick, given):
-    words = given.format("--max-num-seqs 8 --async-scheduling").split(" ", 1)
+    words = given.format("--max-num-seqs 8 --async-scheduling --enable-lora").split(" ", 1)
     words = words if given == "--engine-args {}" else [" ".join(words)]
 
     document = json.loads(run(*quick, *words, "--json").out)
 
     assert document["config"]["engine"]["max_num_seqs"] == 8
-    assert "asynchronous scheduling is not simulated" in document["warnings"][0]
+    assert document["config"]["engine"]["async_scheduling"]
+    assert "LoRA adapters is not simulated" in document["warnings"][0]
 
 
 def test_columns_and_unit_of_a_file_can_be_named(run, tmp_path):

@@ -47,6 +47,24 @@ def test_at_the_very_end_of_a_step_the_client_is_gone_before_its_token(decide):
     assert ran.result.requests.aborted_ts[0] == 2.0
 
 
+def test_a_step_for_somebody_who_is_gone_took_its_time_all_the_same(decide, policy_from):
+    """Its one request gives up at its end; `step_time` is that of this step from then on."""
+    policy = policy_from("""
+def waiting_key(request, engine):
+    if engine.step_time == 2.0:
+        return -request.num_prompt_tokens
+    return request.num_prompt_tokens
+""")
+    trace = Trace([0.0] * 3, [8, 1, 2], [1, 1, 1], abort_time=[2.0, NEVER, NEVER])
+    longest_first = StepTime(a=1.0, b1=1 / 8, t0=99)  # 2 s for eight tokens
+    ran = decide(trace, ONE_SEAT, "fcfs", step_time=longest_first)
+    assert ran.starts == [0.0, 2.0, 3.125]
+
+    trace = Trace([0.0, 0.5, 0.5], [8, 1, 2], [1, 1, 1], abort_time=[2.0, NEVER, NEVER])
+    ran = decide(trace, ONE_SEAT, policy, step_time=longest_first)
+    assert ran.rows == [0, 2, 1]
+
+
 def test_giving_up_after_the_last_token_changes_nothing(decide):
     trace = Trace([0.0, 1.0], [9, 9], [2, 2])
     patient = Trace([0.0, 1.0], [9, 9], [2, 2], abort_time=[2.5, 100.0])

@@ -165,7 +165,7 @@ def complete_step(
 ):
     """Let the step take its time, then hand out tokens and free what has finished.
 
-    Returns the number of requests that were given tokens.
+    Returns the number of requests that were scheduled.
     """
     seconds = step_seconds(p, s.num_prefill_tokens, s.num_decodes, s.kv_tokens, s.attention)
     if log_steps.shape[0] > 0:
@@ -174,15 +174,15 @@ def complete_step(
     before = s.now
     s.now += seconds
     s.num_steps += 1
-    if s.next_abort < s.num_aborts:
-        s.num_entries += take_aborts(requests, p, s, work, lists, clients, pool, tables)
+    num_scheduled = 0
+    if s.next_abort < s.num_aborts:  # whoever gives up now was computed for all the same
+        num_scheduled = take_aborts(requests, p, s, work, lists, clients, pool, tables)
     if p.caching and s.out_of_order:
         give_back_in_order_of_budget(requests, p, s, work, lists, pool, tables)
     if s.num_held > 0 or s.out_of_order:
         restore_running(s, work, lists)
     count_prefill(s, s.num_prefill_tokens, seconds)
     kept = 0
-    num_scheduled = 0
     s.num_decoding = 0
     for place in range(s.num_running):
         row = lists[RUNNING, place]
