@@ -25,7 +25,7 @@ demo: .venv/installed
 	@for report in demo/*.html; do test -f "$$report" && echo "Open $$report in a browser."; done
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest -m "not vllm" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not vllm" --numprocesses auto --dist loadfile $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-vllm
 
 # In an environment of its own, since vLLM pins everything; where that cannot be made it says why,

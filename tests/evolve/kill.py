@@ -35,7 +35,7 @@ def fork_and_kill(folder: Path, seconds: float) -> tuple[bool, int]:
     child = os.fork()
     if child == 0:
         try:
-            go_on(folder, writer, pause=0.05)
+            go_on(folder, writer, pause=0.3)  # so long that no machine is done before the kills
         finally:
             os._exit(0)
     os.close(writer)
