@@ -92,7 +92,7 @@ def test_times_with_and_without_zone_mix_and_count_as_utc(write):
         '"a ""b"", c",x,10,100,7\n"two\nlines",x,10.5,200,8\n,,12,300,9\n',
         "Output Tokens,Prompt Tokens,Timestamp\n7,100,10\n8,200,10.5\n9,300,12\n",
         "output_length,input_length,TIMESTAMP\n7,100.0,1e1\n8,2e2,+10.5\n9,300,12.\n",
-        gzip.compress(PLAIN.encode()),
+        gzip.compress(PLAIN.encode(), mtime=0),
         pa.compress(PLAIN.encode(), codec="zstd", asbytes=True),
         '{"timestamp": 10, "input_length": 100, "output_length": 7}\n'
         '{"output_length": 8, "timestamp": 10.5, "input_length": 200, "hash": [1]}\n\n'
@@ -348,8 +348,8 @@ pa.parquet.write_table(
         ("[" + '{"timestamp": 1}' + "]", "JSON array"),
         ('{"timestamp": 1\n', "no line is a JSON object"),
         ("{}\n", "no line is a JSON object"),
-        (gzip.compress(PLAIN.encode())[:-12], "damaged gzip"),
-        (gzip.compress(PLAIN.encode()) + b"junk", "damaged gzip"),
+        (gzip.compress(PLAIN.encode(), mtime=0)[:-12], "damaged gzip"),
+        (gzip.compress(PLAIN.encode(), mtime=0) + b"junk", "damaged gzip"),
         (b"\x1f\x8b", "damaged gzip"),
         (b"\x28\xb5\x2f\xfd123", "damaged zstd"),
         (b"PAR1", "damaged Parquet"),
