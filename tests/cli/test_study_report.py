@@ -63,7 +63,7 @@ def test_report_writes_page_document_and_tables(run, folder):
     assert ran.code == 0
     document = json.loads(_read("atlas/atlas.json"))
     assert document["schema"] == "queuesmith.atlas/1"
-    assert document["command"].startswith("queuesmith ")
+    assert document["command"].startswith("queuesmith")
     assert ran.created == {
         "atlas",
         "atlas/atlas.html",
