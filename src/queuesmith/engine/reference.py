@@ -14,8 +14,12 @@ from queuesmith.config import EngineConfig
 from queuesmith.engine.block_pool import BlockPool
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, request_rows
+from queuesmith.errors import EngineError
 from queuesmith.policies import Policy
 from queuesmith.request import AVERAGE_WEIGHT, REQUEST_FIELDS
+
+#: Steps in a row without a token after which the engine stalls.
+MAX_EMPTY_STEPS = 10_000
 
 
 def simulate_reference(
@@ -146,6 +150,7 @@ class ReferenceEngine:
         """Step until every request has ended or the horizon is reached."""
         self.now = self.requests[0].view.arrival_time
         under_way: Step | None = None
+        num_empty_steps = 0
         while self.num_arrived < len(self.requests) or self.waiting or self.running:
             if not (self.waiting or self.running or under_way):
                 self.now = max(self.now, self.requests[self.num_arrived].view.arrival_time)
@@ -157,6 +162,11 @@ class ReferenceEngine:
                 step, under_way = under_way, step
             if step is not None:
                 self.complete(step)
+                num_empty_steps = 0 if step.tokens else num_empty_steps + 1
+            if (
+                num_empty_steps >= MAX_EMPTY_STEPS
+            ):  # under asynchronous scheduling they take no time
+                raise EngineError(f"the engine stalls at {self.now:g} s: nothing can be scheduled")
 
     def schedule(self, under_way: Step | None = None) -> Step:
         """Decide what a step computes; its tokens count as computed from now on."""
