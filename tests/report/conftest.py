@@ -1,6 +1,9 @@
 """A comparison as `queuesmith compare` makes it, from one server with a queue in plain Python."""
 
 import heapq
+import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -292,3 +295,36 @@ def comparison() -> Comparison:
 def large_comparison() -> Comparison:
     """As large as the report is made for."""
     return make_comparison(26, tuple(RHOS), num_windows=8, window_len=500)
+
+
+@pytest.fixture(scope="session")
+def open_in_browser(tmp_path_factory):
+    """Return a function that opens a page and comes back with its elements."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    browser = next((found for name in names if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip("no chromium or chrome on the path")
+
+    def open_page(text):
+        folder = tmp_path_factory.mktemp("browser")
+        page = folder / "page.html"
+        page.write_text(text, encoding="utf-8")
+        command = [
+            browser,
+            "--headless",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            f"--user-data-dir={folder / 'profile'}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--virtual-time-budget=10000",
+            "--dump-dom",
+        ]
+        if os.name == "posix" and os.geteuid() == 0:
+            command.append("--no-sandbox")  # Chromium refuses to run as root with it
+        done = subprocess.run(
+            [*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        )
+        return done.stdout
+
+    return open_page

@@ -1,9 +1,6 @@
 """The page of a study in a real browser: figures are drawn, tables filled, choices followed."""
 
-import os
 import re
-import shutil
-import subprocess
 from html import escape
 
 import pytest
@@ -21,41 +18,8 @@ def html():
 
 
 @pytest.fixture(scope="module")
-def visit(tmp_path_factory):
-    """Return a function that opens a page and comes back with its elements."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    browser = next((found for name in names if (found := shutil.which(name))), None)
-    if browser is None:
-        pytest.skip("no chromium or chrome on the path")
-
-    def open_page(text):
-        folder = tmp_path_factory.mktemp("browser")
-        page = folder / "atlas.html"
-        page.write_text(text, encoding="utf-8")
-        command = [
-            browser,
-            "--headless",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            f"--user-data-dir={folder / 'profile'}",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            "--virtual-time-budget=10000",
-            "--dump-dom",
-        ]
-        if os.name == "posix" and os.geteuid() == 0:
-            command.append("--no-sandbox")  # Chromium refuses to run as root with it
-        done = subprocess.run(
-            [*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
-        )
-        return done.stdout
-
-    return open_page
-
-
-@pytest.fixture(scope="module")
-def dom(html, visit):
-    return visit(html)
+def dom(html, open_in_browser):
+    return open_in_browser(html)
 
 
 def panels(dom):
@@ -108,14 +72,14 @@ def test_heat_maps_print_their_numbers(dom):
 
 
 @pytest.fixture(scope="module")
-def chosen(html, visit):
+def chosen(html, open_in_browser):
     """The page after another engine, and then a load at which nothing queues, were chosen."""
     presses = "".join(
         f"const {choice} = document.querySelector('#agreement select[data-choice={choice}]');"
         f"{choice}.value = '{value}'; {choice}.dispatchEvent(new Event('change'));"
         for choice, value in (("engine", FLAT), ("load", "light"))
     )
-    return visit(pressed(html, presses))
+    return open_in_browser(pressed(html, presses))
 
 
 def test_the_map_shows_the_engine_that_is_chosen(dom, chosen):
@@ -151,16 +115,16 @@ def test_tables_are_filled(dom):
     assert f'value="{H100}"' in dom
 
 
-def test_an_error_in_the_page_is_seen(html, visit):
+def test_an_error_in_the_page_is_seen(html, open_in_browser):
     broken = html.replace('id="queuesmith-drawing">', 'id="queuesmith-drawing">{', 1)
 
-    root = re.search("<html[^>]*>", visit(broken))[0]
+    root = re.search("<html[^>]*>", open_in_browser(broken))[0]
 
     assert "data-errors" in root
     assert "data-drawn" not in root
 
 
-def test_the_page_fits_a_telephone(html, visit):
+def test_the_page_fits_a_telephone(html, open_in_browser):
     """In a frame 420 px wide nothing but tables, which scroll by themselves, is wider."""
     script = """setInterval(() => {
         const inner = document.querySelector("iframe").contentDocument.documentElement;
@@ -170,7 +134,9 @@ def test_the_page_fits_a_telephone(html, visit):
     }, 100)"""
     frame = f'<iframe width="420" height="900" srcdoc="{escape(html)}"></iframe>'
 
-    after = visit(f"<!DOCTYPE html><html><body>{frame}<script>{script}</script></body></html>")
+    after = open_in_browser(
+        f"<!DOCTYPE html><html><body>{frame}<script>{script}</script></body></html>"
+    )
 
     assert re.search(r'data-inside="(\d+)"', after)[1] == "8"
     assert int(re.search(r'data-width="(\d+)"', after)[1]) <= 420

@@ -1,9 +1,6 @@
 """The page of a run in a real browser: figures are drawn, tables filled, choices followed."""
 
-import os
 import re
-import shutil
-import subprocess
 from html import escape
 
 import pytest
@@ -21,45 +18,12 @@ def html(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def visit(tmp_path_factory):
-    """Return a function that opens a page and comes back with its elements."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    browser = next((found for name in names if (found := shutil.which(name))), None)
-    if browser is None:
-        pytest.skip("no chromium or chrome on the path")
-
-    def open_page(text):
-        folder = tmp_path_factory.mktemp("browser")
-        page = folder / "evolution.html"
-        page.write_text(text, encoding="utf-8")
-        command = [
-            browser,
-            "--headless",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            f"--user-data-dir={folder / 'profile'}",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            "--virtual-time-budget=10000",
-            "--dump-dom",
-        ]
-        if os.name == "posix" and os.geteuid() == 0:
-            command.append("--no-sandbox")  # Chromium refuses to run as root with it
-        done = subprocess.run(
-            [*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
-        )
-        return done.stdout
-
-    return open_page
+def dom(html, open_in_browser):
+    return open_in_browser(html)
 
 
 @pytest.fixture(scope="module")
-def dom(html, visit):
-    return visit(html)
-
-
-@pytest.fixture(scope="module")
-def chosen(html, visit):
+def chosen(html, open_in_browser):
     """The page after validation windows were chosen, without its policy against scripts of ours."""
     html = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
     presses = (
@@ -69,7 +33,7 @@ def chosen(html, visit):
     script = (
         f"<script>addEventListener('load', () => setTimeout(() => {{{presses}}}, 200))</script>"
     )
-    return visit(html.replace("</body>", f"{script}</body>"))
+    return open_in_browser(html.replace("</body>", f"{script}</body>"))
 
 
 def panels(dom):
@@ -124,15 +88,15 @@ def test_figures_and_tables_follow_the_choice_of_windows(dom, chosen):
     assert "data-errors" not in re.search("<html[^>]*>", chosen)[0]
 
 
-def test_an_error_in_the_page_is_seen(html, visit):
+def test_an_error_in_the_page_is_seen(html, open_in_browser):
     broken = html.replace('id="queuesmith-drawing">', 'id="queuesmith-drawing">{', 1)
-    root = re.search("<html[^>]*>", visit(broken))[0]
+    root = re.search("<html[^>]*>", open_in_browser(broken))[0]
 
     assert "data-errors" in root
     assert "data-drawn" not in root
 
 
-def test_the_page_fits_a_telephone(html, visit):
+def test_the_page_fits_a_telephone(html, open_in_browser):
     """In a frame 420 px wide nothing but tables, which scroll by themselves, is wider."""
     script = """setInterval(() => {
         const inner = document.querySelector("iframe").contentDocument.documentElement;
@@ -142,7 +106,9 @@ def test_the_page_fits_a_telephone(html, visit):
     }, 100)"""
     frame = f'<iframe width="420" height="900" srcdoc="{escape(html)}"></iframe>'
 
-    after = visit(f"<!DOCTYPE html><html><body>{frame}<script>{script}</script></body></html>")
+    after = open_in_browser(
+        f"<!DOCTYPE html><html><body>{frame}<script>{script}</script></body></html>"
+    )
 
     assert re.search(r'data-inside="(\d+)"', after)[1] == "7"
     assert int(re.search(r'data-width="(\d+)"', after)[1]) <= 420
