@@ -98,7 +98,7 @@ def _read_at_once(
 def _read_line_by_line(data: bytes, wanted: list[str]) -> tuple[dict[str, pa.Array], int]:
     values: dict[str, list[Any]] = {name: [] for name in wanted}
     unreadable = 0
-    for row in _json_rows(data):
+    for row in json_rows(data):
         if row is None:
             unreadable += 1
         else:
@@ -143,10 +143,10 @@ def _type(values: list[Any], number: pa.DataType) -> pa.DataType | None:
 
 
 def _first_rows(data: bytes) -> list[dict[str, Any]]:
-    return list(islice((row for row in _json_rows(data) if row is not None), _NUM_ROWS_FOR_NAMES))
+    return list(islice((row for row in json_rows(data) if row is not None), _NUM_ROWS_FOR_NAMES))
 
 
-def _json_rows(data: bytes) -> Iterator[dict[str, Any] | None]:
+def json_rows(data: bytes) -> Iterator[dict[str, Any] | None]:
     """Yield the object of every line that is not blank, None for a line that is no object."""
     start = 0
     while start < len(data):
@@ -172,7 +172,7 @@ def _column(values: list[Any]) -> pa.Array:
             return pa.array(values)
         except (pa.ArrowException, OverflowError):
             pass
-    return pa.array([_as_text(value) for value in values], pa.string())
+    return pa.array([as_text(value) for value in values], pa.string())
 
 
 def _whole_numbers(value: Any) -> list[int] | None:
@@ -183,7 +183,8 @@ def _whole_numbers(value: Any) -> list[int] | None:
     return None
 
 
-def _as_text(value: Any) -> str | None:
+def as_text(value: Any) -> str | None:
+    """Return a value of JSON as text; None for what is none, a truth or a collection."""
     if value is None or isinstance(value, bool | list | dict):
         return None
     # A lone surrogate is legal in JSON and in no encoding.

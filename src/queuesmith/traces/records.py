@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from queuesmith.errors import TraceError
 from queuesmith.traces.cleaning import OPTIONAL, REQUIRED, build_trace
-from queuesmith.traces.jsonl import _as_text, _json_rows
+from queuesmith.traces.jsonl import as_text, json_rows
 from queuesmith.traces.source import Source
 from queuesmith.traces.trace import Trace
 
@@ -51,7 +51,7 @@ class Records:
         """Read the first objects; none where the file is not JSON."""
         if source.form != "jsonl":
             return cls(source, [])
-        if next(_json_rows(source.data), None) is None:
+        if next(json_rows(source.data), None) is None:
             # Lines of an indented document may look like objects, so the whole is tried first.
             try:
                 document = json.loads(source.data)
@@ -63,7 +63,7 @@ class Records:
                     if isinstance(document, dict)
                     else cls(source, [])
                 )
-        known = (row for row in _json_rows(source.data) if row is not None)
+        known = (row for row in json_rows(source.data) if row is not None)
         return cls(source, list(islice(known, _NUM_HEAD)))
 
     def __iter__(self) -> Iterator[dict[str, Any] | None]:
@@ -71,7 +71,7 @@ class Records:
         if self.whole:
             yield from self.head
         else:
-            yield from _json_rows(self.source.data)
+            yield from json_rows(self.source.data)
 
     @property
     def names(self) -> list[str]:
@@ -138,7 +138,7 @@ def build_from_rows(
             dropped[row] += 1
             continue
         for name, values in columns.items():
-            values.append(_as_text(row.get(name)))
+            values.append(as_text(row.get(name)))
     if not columns["arrival_time"]:
         why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.items())
         raise TraceError(
