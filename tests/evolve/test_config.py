@@ -1,5 +1,8 @@
 """Configurations: every field checked, what is unknown refused with a suggestion."""
 
+import json
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from queuesmith.evolve.config import (
     with_seeds,
 )
 from queuesmith.evolve.estimate import estimate
+from queuesmith.evolve.program import Program
 from queuesmith.evolve.proposers import make_control, make_proposer
 from queuesmith.evolve.traffic import freeze_windows, pick_windows, tuning_traffic, who_wins
 from queuesmith.window_sets import WindowSet
@@ -272,6 +276,16 @@ def test_an_estimate_counts_what_a_run_would_evaluate():
         ('name = "gp"\noptions = { knowledge = ["all"] }', "knowledge must be an array of some"),
         ('name = "gp"\noptions = { tuned_share = 2 }', "tuned_share must be from 0 to 1"),
         ('name = "gp"\noptions = { constants = "guess" }', "constants are tuned by"),
+        ('name = "gp"\noptions = { start = "sjf" }', "start must be an array of genomes"),
+        ("name = 'gp'\noptions = { start = ['{'] }", "start: "),
+        (
+            """name = 'gp'\noptions = { start = ['{"waiting_key": "luck"}'] }""",
+            "start: ",
+        ),
+        (
+            """name = 'gp'\noptions = { start = ['{"waiting_key": "time_left"}'] }""",
+            "time_left is not among what this search may use",
+        ),
         ('name = "files"', "needs a folder"),
         ('name = "files"\noptions = { folder = "nowhere" }', "nowhere is not a folder"),
     ],
@@ -283,6 +297,21 @@ def test_options_of_proposers_are_checked(share, message):
         make_proposer(config.proposers[0])
 
     assert message in str(caught.value)
+
+
+def test_a_search_starts_from_the_programs_it_is_given_and_its_control_does_not():
+    given = """{"waiting_key": ["sub", "relative_work", ["mul", 7, "wait_share"]]}"""
+    share = f"name = 'gp'\noptions = {{ start = ['{given}'] }}"
+    config = parse_config(f"{LEAST}[[proposer]]\n{share}\n", "mine.toml")
+
+    found, control = (
+        proposer.propose([], 5, np.random.default_rng(0))
+        for proposer in (make_proposer(config.proposers[0]), make_control(config))
+    )
+
+    assert found[0].note == "given to start from"
+    assert found[0].meta["genome"] == Program.from_json(json.loads(given)).to_json()
+    assert all(proposal.note != "given to start from" for proposal in control)
 
 
 def test_the_control_draws_from_the_space_that_is_searched():

@@ -142,6 +142,19 @@ def test_whoever_violates_a_tail_is_not_clean(seed):
     assert not (violated and standing.clean)
 
 
+@pytest.mark.parametrize(("longer", "clean"), [(1.0, True), (1.035, True), (1.045, False)])
+def test_a_search_may_use_up_only_part_of_what_a_tail_may_be_longer(longer, clean):
+    """1.045 is within the limit of a tail violation, and too near to it for other windows."""
+    scale, _, fcfs = drawn_scale(np.random.default_rng(3))
+    times = {cell: longer * seconds for cell, seconds in fcfs.items()}
+
+    standing = scale.stand(results_of(scale, times), [0, 1, 2])
+
+    whole, base = (as_samples(scale, of, [0, 1, 2]) for of in (times, fcfs))
+    assert not any(tail_violation(whole[key], base[key], draws=200).violated for key in whole)
+    assert standing.clean is clean
+
+
 @given(seed=st.integers(0, 10_000), num_known=st.integers(0, 6))
 @settings(max_examples=100)
 def test_no_candidate_gets_better_than_its_bound(seed, num_known):

@@ -61,6 +61,8 @@ class Gp:
     tuned_share, fresh_share : float
         Shares of the children that are the best one with other constants, and that are drawn
         from nothing.
+    start : tuple of Program
+        Programs to start from before the classics. The control is not given them.
     name : str
     """
 
@@ -68,6 +70,7 @@ class Gp:
     constants: str = "gaussian"
     tuned_share: float = 0.15
     fresh_share: float = 0.05
+    start: tuple[Program, ...] = ()
     name: str = "gp"
 
     def __post_init__(self) -> None:
@@ -78,13 +81,14 @@ class Gp:
     ) -> list[Proposal]:
         """Write up to `count` candidates that behave like no parent and like none of each other.
 
-        Without a parent that has a genome these are the classics, then random programs. Fewer come
-        when nothing new is found.
+        Without a parent that has a genome these are `start`, the classics, then random programs.
+        Fewer come when nothing new is found.
         """
         pool = read_pool(parents)
         known = {behaviour(program) for program, _ in pool}
         if not pool:
-            first = chain(classics(self.space), drawn(self.space, rng))
+            given = (Bred(program, note="given to start from") for program in self.start)
+            first = chain(given, classics(self.space), drawn(self.space, rng))
             return collect(first, self.name, known, count)
         return collect(self._children(pool, count, rng), self.name, known, count)
 

@@ -1,18 +1,22 @@
 """Proposers by name, with the options that a configuration gives them."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from queuesmith.errors import ConfigError, did_you_mean
+from queuesmith.errors import ConfigError, PolicyError, did_you_mean
 from queuesmith.evolve.candidate import Proposer
 from queuesmith.evolve.config import EvolveConfig, Share
 from queuesmith.evolve.files import Files
 from queuesmith.evolve.gp import Gp
 from queuesmith.evolve.llm import OPTIONS as LLM_OPTIONS
 from queuesmith.evolve.llm import Llm
+from queuesmith.evolve.program import Program
 from queuesmith.evolve.random_search import RandomSearch
+from queuesmith.evolve.terms import TERMS
 from queuesmith.evolve.variation import Space
+from queuesmith.traces.source import one_line
 
 CONTROL = "random"
 _KNOWLEDGE = ("deadlines", "predictions")
@@ -62,7 +66,33 @@ def _gp(options: Mapping[str, Any]) -> Proposer:
         value = plain.get(name, 0.0)
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise ConfigError(f"proposer gp: {name} must be from 0 to 1, got {value!r:.40}")
-    return Gp(space=_space(options), **plain)
+    space = _space(options)
+    return Gp(space=space, **plain | {"start": _start(plain.get("start", []), space)})
+
+
+def _start(texts: Any, space: Space) -> tuple[Program, ...]:
+    """Read the programs that a search is given to start from."""
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(
+            f"proposer gp: start must be an array of genomes as JSON texts, got {texts!r:.60}"
+        )
+    programs = []
+    for text in texts:
+        try:
+            program = Program.from_json(json.loads(text))
+        except (ValueError, RecursionError, PolicyError) as error:
+            raise ConfigError(f"proposer gp: start: {one_line(error)} in {text:.60}") from None
+        unknown = {
+            node.name
+            for hook, tree in program.trees.items()
+            for node in tree.walk()
+            if node.name in TERMS and node.name not in space.terms(hook)
+        }
+        if unknown or (program.victim_key is not None and not space.victims):
+            what = ", ".join(sorted(unknown)) or "victim_key"
+            raise ConfigError(f"proposer gp: start: {what} is not among what this search may use")
+        programs.append(program)
+    return tuple(programs)
 
 
 def _random(options: Mapping[str, Any]) -> Proposer:
@@ -95,7 +125,7 @@ def _space(options: Mapping[str, Any]) -> Space:
 
 #: How each is made, and the options it takes.
 _MAKERS: dict[str, tuple[Callable[[Mapping[str, Any]], Proposer], tuple[str, ...]]] = {
-    "gp": (_gp, ("constants", "tuned_share", "fresh_share", *_SPACE)),
+    "gp": (_gp, ("constants", "tuned_share", "fresh_share", "start", *_SPACE)),
     CONTROL: (_random, _SPACE),
     "files": (_files, ("folder",)),
     "llm": (lambda options: Llm(**options), LLM_OPTIONS),

@@ -32,6 +32,9 @@ from queuesmith.windows import Window
 #: The policy that scores 0.
 REFERENCE = "fcfs"
 
+#: Share of what a tail may be longer than FCFS's that a search may use up.
+TAIL_ROOM = 0.8
+
 Floats = NDArray[np.float64]
 
 
@@ -230,9 +233,14 @@ def tail_len(num_requests: int) -> int:
 
 
 def _violation(keys: Sequence[tuple[str, str]], pooled: Floats, base: Floats, ratio: Floats) -> str:
-    """Say which limit of `queuesmith.score.tail_violation` is passed first, chance aside."""
+    """Say which limit of `queuesmith.score.tail_violation` is passed first, chance aside.
+
+    Only part of what those limits allow may be used up here: a search ends at the edge of whatever
+    it is allowed, and on other windows that edge lies elsewhere.
+    """
+    p99, largest, seconds = 1 + 0.05 * TAIL_ROOM, 1 + 0.25 * TAIL_ROOM, 1.0 * TAIL_ROOM
     over = np.column_stack(
-        [ratio[:, 1] > 1.05, (ratio[:, 2:] > 1.25) & (pooled[:, 2:] > base[:, 2:] + 1.0)]
+        [ratio[:, 1] > p99, (ratio[:, 2:] > largest) & (pooled[:, 2:] > base[:, 2:] + seconds)]
     )
     if not over.any():
         return ""

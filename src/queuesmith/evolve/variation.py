@@ -44,6 +44,23 @@ _CLASSICS = {
     "sjf_within_backlog": {
         "waiting_key": ["if", "backlogs_waited", 0.7, ["mul", -1, "wait_share"], "relative_work"]
     },
+    "aged_sjf_by_service": {"waiting_key": ["sub", ["mul", 20, "work_share"], "backlogs_served"]},
+    "log_aged_by_service": {
+        "waiting_key": [
+            "sub",
+            ["mul", 0.4, ["log1p", ["mul", 20, "relative_prompt"]]],
+            "backlogs_served",
+        ]
+    },
+    "sjf_within_service": {
+        "waiting_key": [
+            "if",
+            "backlogs_served",
+            0.8,
+            ["mul", -1, "backlogs_served"],
+            "relative_work",
+        ]
+    },
     "sjf_oldest_first": {
         "waiting_key": ["if", "wait_share", 0.9, ["mul", -1, "wait_share"], "relative_work"]
     },
