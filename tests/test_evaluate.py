@@ -63,8 +63,8 @@ def simulated(monkeypatch):
     """List what was simulated, without the bursts by which capacity is measured."""
     seen = []
 
-    def spy(workload, compiled, config, step_time):
-        result = simulate_workload(workload, compiled, config, step_time)
+    def spy(workload, compiled, config, step_time, **options):
+        result = simulate_workload(workload, compiled, config, step_time, **options)
         if workload.trace.duration > 0:
             seen.append(
                 SimpleNamespace(policy=compiled.policy.name, config=config, workload=workload)

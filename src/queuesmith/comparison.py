@@ -13,12 +13,15 @@ import pyarrow as pa
 from queuesmith._version import __version__
 from queuesmith.answer import answer, warnings
 from queuesmith.config import EngineConfig, Slo
+from queuesmith.engine.fleet import Fleet
+from queuesmith.engine.sessions import close_loop
 from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluate import Load, Samples, evaluate, parse_loads
 from queuesmith.leaderboard import DRAWS, REFERENCE, judge, leaderboard, load_rows
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy, split_policies
+from queuesmith.routers import Router, get_router
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, cut_windows, splice
 
@@ -42,6 +45,7 @@ DEFAULT_POLICIES = (
 DEFAULT_LOADS = ("light", "knee", "heavy")
 DEFAULT_SLO = Slo(ttft=1.0, tpot=0.05)
 DEFAULT_WINDOWS = 8
+DEFAULT_ROUTER = "round_robin"
 DEFAULT_WINDOW_LEN = 1000
 
 
@@ -81,7 +85,12 @@ def compare(
     num_windows: int = DEFAULT_WINDOWS,
     window_len: int = DEFAULT_WINDOW_LEN,
     seed: int = 0,
+    replicas: int = 1,
+    router: str | PathLike[str] | Router = DEFAULT_ROUTER,
+    closed_loop: bool = False,
+    backend: str = "threading",
     num_workers: int | None = None,
+    scheduler_address: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     notes: Sequence[str] = (),
     window_set: Mapping[str, str] | None = None,
@@ -107,9 +116,22 @@ def compare(
     num_windows, window_len : int
         How many windows of how many requests are cut from a trace.
     seed : int
-        Of windows, predictions and bootstrap.
+        Of windows, predictions, random routers and bootstrap.
+    replicas : int
+        Engines that serve the traffic together, each with the policy. A load is then the offered
+        rate over what all of them carry.
+    router : str, path or Router
+        Which replica a request is sent to: a built-in name or the path of a file.
+    closed_loop : bool
+        Let later turns of sessions wait for the answers before; see
+        :func:`queuesmith.engine.sessions.close_loop`. A load scales first arrivals only.
+    backend : {"threading", "loky", "dask", "ray"}
+        Threads, processes, or a cluster. The numbers are the same for any choice.
     num_workers : int, optional
-        Threads; all cores when left out. The numbers are the same for any choice.
+        All cores when left out; a cluster that is there has its own number.
+    scheduler_address : str, optional
+        Of a Dask or Ray cluster; workers are started on this machine when it is left out and
+        neither ``DASK_SCHEDULER_ADDRESS`` nor ``RAY_ADDRESS`` names one.
     progress : callable, optional
         Called with the number of finished runs and of all runs.
     notes : sequence of str
@@ -135,7 +157,12 @@ def compare(
         policies = split_policies(policies)
     chosen = with_reference([get_policy(policy) for policy in policies])
     regions = parse_loads(loads)
+    fleet = Fleet(replicas, get_router(router))  # also to find what is wrong with them
+    if closed_loop and not isinstance(trace, Trace):
+        raise ConfigError("closed_loop needs a trace, and not windows that are cut already")
     if isinstance(trace, Trace):
+        if closed_loop:
+            trace = close_loop(trace, config, step_time)
         windows = cut_windows(trace, num_windows=num_windows, window_len=window_len, seed=seed)
     else:
         windows = list(trace)
@@ -152,7 +179,10 @@ def compare(
         output_length=output_length,
         slo=slo,
         seed=seed,
+        fleet=None if replicas == 1 else fleet,
+        backend=backend,
         num_workers=num_workers,
+        scheduler_address=scheduler_address,
         progress=None if progress is None else lambda done: progress(done, num_runs),
     )
     standings = judge(chosen, regions, evaluation, trace.origin.source, seed)
@@ -195,6 +225,10 @@ def compare(
                 name: value for name, value in asdict(step_time).items() if name != "provenance"
             },
             "host_overhead": step_time.host_overhead,
+            "replicas": replicas,
+            "router": None if replicas == 1 else fleet.router.name,
+            "router_sha256": None if replicas == 1 else fleet.router.sha256,
+            "closed_loop": closed_loop,
             "slo": None if slo is None else asdict(slo),
             "output_length": describe_knowledge(output_length, windows),
             "window_set": dict(window_set or {}),

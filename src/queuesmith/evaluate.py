@@ -5,19 +5,19 @@ deadlines are built from what an idle engine would need, and a policy's ``ENGINE
 applied to the engine of its own runs only.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 import pyarrow as pa
-from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
+from queuesmith.backends import Backend, spread
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine import Workload, can_run, prepare, simulate_workload
-from queuesmith.engine.compile import compile_policy
+from queuesmith.engine.compile import compile_policy, compile_router
+from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.idle import e2el_alone
 from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import StepTime
@@ -122,7 +122,7 @@ class Evaluation:
         what else was measured.
     samples : mapping of (policy, load) to Samples
     capacity : (num_windows,) float64
-        Requests/s that the engine carries of each window.
+        Requests/s that the engine, or all replicas of it, carries of each window.
     num_dropped, num_truncated : int
         Requests, over all windows, that cannot run on the engine, and whose output it cuts.
     """
@@ -191,7 +191,10 @@ def evaluate(
     output_length: OutputLengthKnowledge,
     slo: Slo | None = None,
     seed: int = 0,
+    fleet: Fleet | None = None,
+    backend: str = "threading",
     num_workers: int | None = None,
+    scheduler_address: str | None = None,
     progress: Callable[[int], None] | None = None,
     measure: Callable[[Result], Mapping[str, float]] | None = None,
 ) -> Evaluation:
@@ -206,9 +209,16 @@ def evaluate(
     slo : Slo, optional
     seed : int
         Of the noise on predictions, with the window's number.
+    fleet : Fleet, optional
+        Several replicas of the engine behind a router; a load is then the offered rate over what
+        all of them carry.
+    backend : {"threading", "loky", "dask", "ray"}
+        Threads do well on one machine, since the kernel runs without the interpreter lock. The
+        numbers are the same for any choice.
     num_workers : int, optional
-        Threads; the kernel runs without the interpreter lock. All cores when left out. The numbers
-        are the same for any choice.
+        All cores when left out.
+    scheduler_address : str, optional
+        Of a Dask or Ray cluster that is there.
     progress : callable, optional
         Called with the number of finished runs.
     measure : callable, optional
@@ -220,12 +230,23 @@ def evaluate(
     QueuesmithError
         What a policy or an engine setting does wrong; no partial result is returned.
     """
-    if num_workers is not None and num_workers < 1:
-        raise ConfigError(f"num_workers must be at least 1, got {num_workers}")
+    chosen = Backend.choose(backend, num_workers, scheduler_address)
     configs = {policy.name: _own_config(policy, config) for policy in policies}
-    compiled = {policy.name: compile_policy(policy) for policy in policies}
+    for policy in policies:
+        compile_policy(policy)  # once, so that every worker finds it compiled
+    if fleet is not None:
+        compile_router(fleet.router)
+    num_replicas = 1 if fleet is None else fleet.num_replicas
     prepared = [
-        prepare_window(window, config, list(configs.values()), step_time, output_length, seed)
+        prepare_window(
+            window,
+            config,
+            list(configs.values()),
+            step_time,
+            output_length,
+            seed,
+            num_replicas=num_replicas,
+        )
         for window in windows
     ]
 
@@ -235,20 +256,18 @@ def evaluate(
         for load, index, own in product(loads, range(len(windows)), set(configs.values()))
     }
 
-    def run(policy: Policy, load: Load, index: int) -> tuple[Result, dict[str, float]]:
+    tasks = []
+    for policy, load, index in keys:
         own = configs[policy.name]
-        workload = workloads[load, index, own]
-        result = simulate_workload(workload, compiled[policy.name], own, step_time)
-        summary = summarize(result, slo, prepared[index].alone)
-        return result, summary if measure is None else {**summary, **measure(result)}
-
-    runs: list[tuple[Result, dict[str, float]]] = []
-    workers = num_workers or os.cpu_count() or 1
-    parallel = Parallel(n_jobs=workers, backend="threading", return_as="generator")
-    for done in parallel(delayed(run)(*key) for key in keys):
-        runs.append(done)
+        workload, alone = workloads[load, index, own], prepared[index].alone
+        behind = None if fleet is None else fleet.with_seed(seed, windows[index].index)
+        tasks.append(_Run(policy, workload, alone, own, step_time, slo, measure, behind))
+    done: dict[int, tuple[Result, dict[str, float]]] = {}
+    for place, run in spread(_run, tasks, chosen):
+        done[place] = run
         if progress is not None:
-            progress(len(runs))
+            progress(len(done))
+    runs = [done[place] for place in range(len(tasks))]
 
     columns: dict[str, list[object]] = {
         "policy": [policy.name for policy, _, _ in keys],
@@ -270,6 +289,27 @@ def evaluate(
         num_dropped=sum(window.num_dropped for window in prepared),
         num_truncated=sum(window.workload.num_truncated for window in prepared),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A policy on a window at a load, with all that a worker needs for it."""
+
+    policy: Policy
+    workload: Workload
+    alone: NDArray[np.float64]
+    config: EngineConfig
+    step_time: StepTime
+    slo: Slo | None
+    measure: Callable[[Result], Mapping[str, float]] | None
+    fleet: Fleet | None
+
+
+def _run(run: _Run) -> tuple[Result, dict[str, float]]:
+    compiled = compile_policy(run.policy)
+    result = simulate_workload(run.workload, compiled, run.config, run.step_time, fleet=run.fleet)
+    summary = summarize(result, run.slo, run.alone)
+    return result, summary if run.measure is None else {**summary, **run.measure(result)}
 
 
 def _own_config(policy: Policy, config: EngineConfig) -> EngineConfig:
@@ -304,6 +344,8 @@ def prepare_window(
     step_time: StepTime,
     output_length: OutputLengthKnowledge,
     seed: int,
+    *,
+    num_replicas: int = 1,
 ) -> PreparedWindow:
     """Leave out what any of the engines cannot run, so that all policies serve the same."""
     predicted = output_length.predict(window.trace, [seed, window.index])
@@ -333,7 +375,7 @@ def prepare_window(
         workload=workload,
         alone=alone,
         slack=slack,
-        capacity=capacity(trace, config, step_time),
+        capacity=num_replicas * capacity(trace, config, step_time),
         num_dropped=len(window.trace) - len(trace),
     )
 

@@ -224,7 +224,7 @@ def splice(traces: Sequence[Trace], *, gap: float | None = None) -> Trace:
                 values = values + shift
             columns[name].append(values)
         start = columns["arrival_time"][-1][-1] + gap
-    there = {
+    there: dict[str, Any] = {
         name: np.concatenate(parts)
         for name, parts in columns.items()
         if any(getattr(trace, name) is not None for trace in traces)
@@ -249,6 +249,7 @@ _FILL = {
     "max_tokens": MAX_TOKENS,
     "deadline": math.inf,
     "abort_time": math.inf,
+    "think_time": math.nan,
 }
 
 

@@ -1,7 +1,6 @@
 """``queuesmith compare``: which policy to run."""
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +16,7 @@ from queuesmith.cli.options import (
 )
 from queuesmith.cli.output import (
     check_place,
+    command_line,
     make_folder,
     progress_bar,
     reader_may_leave,
@@ -40,10 +40,15 @@ def compare(
     slo: str = "ttft=1.0,tpot=0.05",
     output_length: str = "noisy",
     seed: int = 0,
+    replicas: int = 1,
+    router: str = "round_robin",
+    closed_loop: Annotated[bool, Parameter(negative=())] = False,
     fail_if: Annotated[list[str] | None, Parameter(negative=())] = None,
     output: Path | None = None,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
     workers: int | None = None,
+    backend: str = "threading",
+    scheduler_address: str | None = None,
     traffic: TrafficOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> int:
@@ -74,7 +79,14 @@ def compare(
     output_length
         What policies may know of output lengths: none, noisy, noisy:SIGMA or exact.
     seed
-        Of windows, predictions, models and bootstrap.
+        Of windows, predictions, models, random routers and bootstrap.
+    replicas
+        Engines that serve the traffic together; a load is the rate over what all of them carry.
+    router
+        Which of them gets a request: round_robin, random, least_loaded, power_of_two,
+        prefix_affinity, vllm_data_parallel, or a file.
+    closed_loop
+        Let later turns of a session wait for the answer before; loads scale first arrivals only.
     fail_if
         Exit with 1 when this holds for a --policy (for any policy without one), at any load:
         "ttft_p99 > 1.05*fcfs", "slo_attainment < 0.99 @ knee". May be given several times.
@@ -83,10 +95,16 @@ def compare(
     json_
         Print the whole result as one JSON document instead of tables.
     workers
-        Threads; one per core when left out.
+        Runs at a time; one per core when left out. The result does not depend on it.
+    backend
+        threading, loky (processes), dask or ray. The result does not depend on it.
+    scheduler_address
+        Of a Dask or Ray cluster that is there; dask and ray start workers on this machine when
+        neither this nor DASK_SCHEDULER_ADDRESS or RAY_ADDRESS names one.
     """
     from rich.console import Console
 
+    from queuesmith.backends import Backend
     from queuesmith.comparison import DEFAULT_POLICIES, compare
     from queuesmith.evaluate import parse_loads
     from queuesmith.leaderboard import REFERENCE
@@ -94,6 +112,7 @@ def compare(
     from queuesmith.policies import get_policy, policy_names, split_policies
     from queuesmith.report.text import print_comparison
 
+    Backend.choose(backend, workers, scheduler_address)  # before anything takes time
     if policies is None:
         names = list(DEFAULT_POLICIES)
     else:
@@ -127,13 +146,18 @@ def compare(
             num_windows=windows,
             window_len=window_len,
             seed=seed,
+            replicas=replicas,
+            router=router,
+            closed_loop=closed_loop,
+            backend=backend,
             num_workers=workers,
+            scheduler_address=scheduler_address,
             progress=progress,
             notes=notes,
             window_set=window_set,
         )
     document = comparison.document
-    document["config"]["command"] = shlex.join(["queuesmith", *sys.argv[1:]])
+    document["config"]["command"] = command_line()
     watched = [one.name for one in own] or [one.name for one in chosen]
     document["failed"] = [
         line for limit in limits for line in limit.broken(document["loads"], watched)
@@ -143,7 +167,7 @@ def compare(
         if json_:
             print(json.dumps(document, indent=1))
         else:
-            print_comparison(document, Console())
+            print_comparison(document, Console(markup=False))
     for line in document["failed"]:
         print(f"failed: {line}", file=sys.stderr)
     print(f"report: {report}", file=sys.stderr)

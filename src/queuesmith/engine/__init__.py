@@ -1,4 +1,4 @@
-"""The simulator: one trace through one engine under one policy.
+"""The simulator: one trace through one engine, or several, under one policy.
 
 Start with `simulate`; :mod:`~queuesmith.engine.reference` is the engine to read,
 :mod:`~queuesmith.engine.kernel` the same engine compiled.
@@ -10,12 +10,14 @@ from os import PathLike
 from queuesmith.config import EngineConfig
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.execute import simulate_workload
+from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.reference import simulate_reference
 from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
 from queuesmith.engine.workload import Workload, can_run, prepare
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
+from queuesmith.routers import Router, get_router
 from queuesmith.traces.trace import Trace
 
 __all__ = [
@@ -37,10 +39,14 @@ def simulate(
     step_time: StepTime | None = None,
     output_length: str | OutputLengthKnowledge = "noisy",
     seed: int = 0,
+    replicas: int = 1,
+    router: str | PathLike[str] | Router = "round_robin",
     horizon: float = math.inf,
     record: bool = False,
 ) -> Result:
-    """Replay a trace through one simulated engine under one policy.
+    """Replay a trace through a simulated engine, or several replicas of it, under one policy.
+
+    Turns of a session that have a `think_time` arrive that long after the answer before.
 
     Parameters
     ----------
@@ -55,7 +61,12 @@ def simulate(
     output_length : {"none", "noisy", "noisy:SIGMA", "exact"}
         What the policy may know of output lengths.
     seed : int
-        Of the noise on predictions.
+        Of the noise on predictions, and of the random orders that a router may read.
+    replicas : int
+        Engines that serve the trace together, each with the policy.
+    router : str, path or Router
+        Which replica a request is sent to: a built-in name (``"least_loaded"``,
+        ``"power_of_two(CHOICES=3)"``) or the path of a file.
     horizon : float
         Seconds on the clock of the trace from which no step starts any more.
     record : bool
@@ -68,7 +79,8 @@ def simulate(
     Raises
     ------
     ConfigError, PolicyError, TraceError
-        If an argument makes no sense, the policy breaks its contract, or no request can run.
+        If an argument makes no sense, a policy or router breaks its contract, or no request can
+        run.
     EngineError
         If the engine makes no progress.
 
@@ -83,6 +95,7 @@ def simulate(
     if isinstance(output_length, str):
         output_length = OutputLengthKnowledge.parse(output_length)
     config = (config or preset.config).override(policy.engine)
+    fleet = Fleet(replicas, get_router(router), seed)  # also to find what is wrong with them
     workload = prepare(trace, config, output_length.predict(trace, seed))
     return simulate_workload(
         workload,
@@ -91,4 +104,5 @@ def simulate(
         step_time or preset.step_time,
         horizon=horizon,
         record=record,
+        fleet=None if replicas == 1 else fleet,
     )

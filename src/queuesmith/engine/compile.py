@@ -16,16 +16,21 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from numba import njit
+import numba
+from numba import njit, types
 from numba.core.errors import NumbaError
 
 from queuesmith.engine import strict_math
 from queuesmith.engine.kernel import FLAG, KEY
 from queuesmith.engine.strict_math import make_strict
 from queuesmith.errors import PolicyError
+from queuesmith.machine_code import own_temporary_folder
 from queuesmith.policies import Policy
+from queuesmith.routers import Router
+from queuesmith.routers.rows import REPLICA_DTYPE, SENT_DTYPE
 
 SIGNATURES = {"waiting_key": KEY, "victim_key": KEY, "admit": FLAG, "hold": FLAG}
+ROUTE_SIGNATURE = types.float64(numba.from_dtype(SENT_DTYPE), numba.from_dtype(REPLICA_DTYPE))
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,12 @@ def compile_policy(policy: Policy, *, keep: bool = True) -> CompiledPolicy:
     compiled = _COMPILED.get(policy.source)
     if compiled is None:
         namespace, cache = _namespace(policy, keep)
-        hooks = {hook: _compile_hook(policy, namespace, cache, hook) for hook in SIGNATURES}
+        hooks = {
+            hook: _compile_hook(policy, namespace, cache, hook, signature)
+            if hook in namespace
+            else _ABSENT[signature]
+            for hook, signature in SIGNATURES.items()
+        }
         compiled = _COMPILED[policy.source] = CompiledPolicy(policy, **hooks)
     return CompiledPolicy(
         policy, compiled.waiting_key, compiled.victim_key, compiled.admit, compiled.hold
@@ -66,8 +76,28 @@ def compile_policy(policy: Policy, *, keep: bool = True) -> CompiledPolicy:
 _COMPILED: dict[str, CompiledPolicy] = {}
 
 
-def _namespace(policy: Policy, keep: bool) -> tuple[dict[str, Any], bool]:
+def compile_router(router: Router, *, keep: bool = True) -> Callable[..., float]:
+    """Compile the hook of a router, or load it from the cache.
+
+    Raises
+    ------
+    PolicyError
+        If numba cannot compile it; the message carries numba's reason.
+    """
+    compiled = _COMPILED_ROUTERS.get(router.source)
+    if compiled is None:
+        namespace, cache = _namespace(router, keep)
+        compiled = _compile_hook(router, namespace, cache, "route_key", ROUTE_SIGNATURE)
+        _COMPILED_ROUTERS[router.source] = compiled
+    return compiled
+
+
+_COMPILED_ROUTERS: dict[str, Callable[..., float]] = {}
+
+
+def _namespace(policy: Policy | Router, keep: bool) -> tuple[dict[str, Any], bool]:
     """Run the policy's text as a module; its helper functions become compiled ones."""
+    hooks = SIGNATURES if isinstance(policy, Policy) else {"route_key"}
     file = cached_file(policy) if keep else None
     module = ModuleType(f"queuesmith_policy_{policy.sha256[:16]}")
     module.__file__ = str(file or policy.path)
@@ -75,34 +105,34 @@ def _namespace(policy: Policy, keep: bool) -> tuple[dict[str, Any], bool]:
     exec(compile(policy.source, module.__file__, "exec"), module.__dict__)
     make_strict(module.__dict__)
     for key, value in list(module.__dict__.items()):
-        if isinstance(value, FunctionType) and key not in SIGNATURES:
+        if isinstance(value, FunctionType) and key not in hooks:
             module.__dict__[key] = njit(error_model="python")(value)
     return module.__dict__, file is not None
 
 
 def _compile_hook(
-    policy: Policy, namespace: dict[str, Any], cache: bool, hook: str
+    policy: Policy | Router, namespace: dict[str, Any], cache: bool, hook: str, signature: Any
 ) -> Callable[..., Any]:
-    function = namespace.get(hook)
-    if function is None:
-        return _absent_key if SIGNATURES[hook] is KEY else _absent_flag
+    function = namespace[hook]
+    compiled: Callable[..., Any]
     try:
         # "python": 1 / 0 raises here as it does in plain Python and inside vLLM.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numba warns when its cache folder is not writable
             try:
-                return njit(SIGNATURES[hook], error_model="python", cache=cache)(function)
+                compiled = njit(signature, error_model="python", cache=cache)(function)
             except (OSError, RuntimeError) as error:
                 if isinstance(error, NumbaError):
                     raise
-                return njit(SIGNATURES[hook], error_model="python")(function)
+                compiled = njit(signature, error_model="python")(function)
     except NumbaError as error:
         reason = " ".join(str(error).split())
         raise PolicyError(
-            f"policy {policy.name!r}: {hook} does not compile: {reason[:300]}. Every path must "
-            "return a number made of request and engine fields; docs/reference/contract.md lists "
-            "what a policy may use"
+            f"{'router' if isinstance(policy, Router) else 'policy'} {policy.name!r}: {hook} does "
+            f"not compile: {reason[:300]}. Every path must return a number made of the fields of "
+            "its rows; docs/reference/contract.md lists what may be used"
         ) from error
+    return compiled
 
 
 @njit(KEY)
@@ -115,9 +145,15 @@ def _absent_flag(request, engine):  # type: ignore[no-untyped-def]
     return False
 
 
-def cached_file(policy: Policy) -> Path | None:
+_ABSENT = {KEY: _absent_key, FLAG: _absent_flag}
+
+
+def cached_file(policy: Policy | Router) -> Path | None:
     """Write the policy's text to the cache folder; None when that cannot be written."""
-    folder = cache_folder() / "policies"
+    base = cache_folder()
+    if base is None:
+        return None
+    folder = base / "policies"
     stem = policy.name.partition("(")[0]
     rules = Path(strict_math.__file__).read_bytes()  # inlined, so part of what is kept
     digest = hashlib.sha256(policy.source.encode() + rules).hexdigest()
@@ -136,12 +172,15 @@ def cached_file(policy: Policy) -> Path | None:
     return file
 
 
-def cache_folder() -> Path:
-    """Return where compiled policies are kept: ``$QUEUESMITH_CACHE``, else the user's cache."""
+def cache_folder() -> Path | None:
+    """Return where compiled policies are kept: ``$QUEUESMITH_CACHE``, else the user's cache.
+
+    None where there is no place that is the user's own: machine code is loaded from it.
+    """
     if chosen := os.environ.get("QUEUESMITH_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "queuesmith"
     except RuntimeError:  # no home folder
-        return Path(tempfile.gettempdir()) / "queuesmith-cache"
+        return own_temporary_folder("queuesmith-cache")

@@ -39,6 +39,15 @@ def step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention):
 
 
 @njit(forceinline=True, _nrt=False)
+def note_state(s):
+    """Note what can be seen of the engine from here to the end of the step that is computed."""
+    s.seen_waiting = s.num_waiting
+    s.seen_running = s.num_running + s.num_held
+    s.seen_waiting_tokens = s.waiting_tokens
+    s.seen_free_blocks = s.num_free_blocks
+
+
+@njit(forceinline=True, _nrt=False)
 def count_gap(s, itl, gap, times):
     """Count a gap between output tokens; most gaps fall where the last one did."""
     place = s.itl_bin

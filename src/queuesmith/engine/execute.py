@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from queuesmith.errors import EngineError, PolicyError
 from queuesmith.policies import Policy
 from queuesmith.request import ENGINE_DTYPE, ENGINE_FIELDS, REQUEST_FIELDS
 
+if TYPE_CHECKING:
+    from queuesmith.engine.fleet import Fleet
+
 
 def simulate_workload(
     workload: Workload,
@@ -40,25 +43,35 @@ def simulate_workload(
     horizon: float = math.inf,
     record: bool = False,
     jump: bool = True,
+    fleet: "Fleet | None" = None,
 ) -> Result:
     """Run the compiled kernel; `simulate` does this for one trace, `evaluate` for many.
 
-    `jump` says whether stretches of pure decode are taken at once; the results are the same.
+    `jump` says whether stretches of pure decode are taken at once; the results are the same. With
+    a `fleet` there are several engines.
     """
-    settings = _settings(config, step_time, compiled.policy, horizon, jump and not record)
+    if fleet is not None or workload.next_turn is not None:
+        # Only here: one engine whose arrivals are all known beforehand needs no loop around it.
+        from queuesmith.engine.fleet import ONE_REPLICA, simulate_fleet
+
+        fleet = fleet or ONE_REPLICA
+        return simulate_fleet(
+            workload, compiled, config, step_time, fleet, horizon=horizon, record=record, jump=jump
+        )
+    settings = make_settings(config, step_time, compiled.policy, jump and not record)
     sizes = (0, 0, 0)
     if record:  # the first run counts what the second one writes down
-        counted = _run(workload, compiled, settings, sizes).state
+        counted = _run(workload, compiled, settings, horizon, sizes).state
         sizes = (
             int(counted.num_steps),
             int(counted.num_entries),
             int(counted.num_preemptions),
         )
-    run = _run(workload, compiled, settings, sizes)
+    run = _run(workload, compiled, settings, horizon, sizes)
     return Result(
         policy=compiled.policy.name,
         trace=workload.trace,
-        requests=_result_rows(workload, run),
+        requests=result_rows(workload, run.requests, run.work),
         itl_counts=np.ascontiguousarray(run.itl["count"]),
         num_steps=int(run.state.num_steps),
         num_jumps=int(run.state.num_jumps),
@@ -72,9 +85,8 @@ def simulate_workload(
     )
 
 
-def _settings(
-    config: EngineConfig, step_time: StepTime, policy: Policy, horizon: float, jump: bool
-) -> Any:
+def make_settings(config: EngineConfig, step_time: StepTime, policy: Policy, jump: bool) -> Any:
+    """Return the one row of settings that the kernel reads."""
     settings = np.recarray(1, SETTINGS_DTYPE)
     values = {
         "max_num_seqs": config.max_num_seqs,
@@ -105,7 +117,6 @@ def _settings(
         "reads_oldest_wait": policy.reads_field("engine.oldest_wait"),
         # With two steps under way there is no stretch in which nothing changes.
         "jump": jump and not config.async_scheduling,
-        "horizon": horizon,
     }
     for name, value in values.items():
         settings[name] = value
@@ -124,32 +135,29 @@ class _Run:
 
 
 def _run(
-    workload: Workload, compiled: CompiledPolicy, settings: Any, log_sizes: tuple[int, int, int]
+    workload: Workload,
+    compiled: CompiledPolicy,
+    settings: Any,
+    horizon: float,
+    log_sizes: tuple[int, int, int],
 ) -> _Run:
     requests = request_rows(workload, compiled.policy)
     num_requests = len(requests)
-    engine = _zeros(1, ENGINE_DTYPE)
-    state = _zeros(1, STATE_DTYPE)
-    state.now = requests.arrival_time[0]
-    state.num_free_blocks = settings.num_gpu_blocks - 1
-    state.token_rate = state.recent_ttft = np.nan
-    state.step_time = 1.0
-    work = _zeros(num_requests, WORK_DTYPE)
-    work.output_len = workload.output_len
-    work.client = workload.client
-    work.abort_time = workload.abort_time
-    work.scheduled_ts = work.first_token_ts = work.finished_ts = work.aborted_ts = np.nan
+    engine = zeros(1, ENGINE_DTYPE)
+    state = zeros(1, STATE_DTYPE)
+    set_up(state, settings, float(requests.arrival_time[0]))
+    state.until = horizon
+    state.num_rows = num_requests
+    work = work_rows(workload)
     aborts = np.flatnonzero(workload.abort_time < np.inf)
     aborts = aborts[np.argsort(workload.abort_time[aborts], kind="stable")]
     state.num_aborts = len(aborts)
-    state.under_way = FIRST_STEP
-    num_lists = NUM_LISTS if settings.async_scheduling[0] else FIRST_STEP
-    lists = np.zeros((num_lists, num_requests), np.int64)
+    lists = np.zeros((num_lists(settings), num_requests), np.int64)
     lists[ABORTS, : len(aborts)] = aborts
-    itl = _zeros(len(ITL_EDGES) - 1, ITL_DTYPE)
+    itl = zeros(len(ITL_EDGES) - 1, ITL_DTYPE)
     itl.edge = ITL_EDGES[:-1]
     recording = Recording(
-        _zeros(log_sizes[0], STEP_DTYPE),
+        zeros(log_sizes[0], STEP_DTYPE),
         np.zeros((log_sizes[1], 2), np.int64),
         np.zeros(log_sizes[2], np.int64),
     )
@@ -161,9 +169,9 @@ def _run(
             state,
             work,
             lists,
-            _zeros(int(workload.client.max()) + 1, CLIENT_DTYPE),
+            zeros(int(workload.client.max()) + 1, CLIENT_DTYPE),
             itl,
-            *_block_pool(workload, work, int(settings.num_gpu_blocks[0])),
+            *block_pool(workload, work, int(settings.num_gpu_blocks[0])),
             np.zeros(int(settings.block_size[0]), np.int64),
             recording.steps,
             recording.tokens,
@@ -174,34 +182,58 @@ def _run(
             compiled.hold,
         )
     except (ArithmeticError, ValueError, IndexError) as error:
-        raise _explain_fault(compiled.policy, requests, engine, state[0], error) from None
+        raise explain_fault(compiled.policy, requests, engine[0], state[0], error) from None
     if status != kernel.FINISHED:
-        raise _explain_stall(compiled.policy, state[0], status)
+        raise explain_stall(compiled.policy, state[0], status)
     return _Run(requests, state[0], work, itl, recording)
 
 
-def _block_pool(workload: Workload, work: Any, num_gpu_blocks: int) -> tuple[Any, Any, Any]:
+def set_up(state: Any, settings: Any, now: float) -> None:
+    """Set what does not start at zero in the state of idle engines."""
+    state.now = now
+    state.num_free_blocks = settings.num_gpu_blocks[0] - 1
+    state.token_rate = state.recent_ttft = np.nan
+    state.step_time = 1.0
+    state.under_way = FIRST_STEP
+
+
+def num_lists(settings: Any) -> int:
+    """Return how many lists of rows an engine keeps."""
+    return NUM_LISTS if settings.async_scheduling[0] else FIRST_STEP
+
+
+def work_rows(workload: Workload) -> Any:
+    """Return what the engine knows of requests, as a (num_requests,) record array."""
+    work = zeros(len(workload.output_len), WORK_DTYPE)
+    work.output_len = workload.output_len
+    work.client = workload.client
+    work.abort_time = workload.abort_time
+    work.scheduled_ts = work.first_token_ts = work.finished_ts = work.aborted_ts = np.nan
+    return work
+
+
+def block_pool(workload: Workload, work: Any, num_gpu_blocks: int) -> tuple[Any, Any, Any]:
     """Return the pool, the contents and the tables; next to nothing without prefix caching."""
     contents = workload.contents
     if contents is None:
-        return _zeros(1, BLOCK_DTYPE), _zeros(1, CONTENT_DTYPE), np.zeros((2, 1), np.int64)
-    pool = _zeros(num_gpu_blocks, BLOCK_DTYPE)
+        return zeros(1, BLOCK_DTYPE), zeros(1, CONTENT_DTYPE), np.zeros((2, 1), np.int64)
+    pool = zeros(num_gpu_blocks, BLOCK_DTYPE)
     blocks = np.arange(num_gpu_blocks)
     pool.next, pool.prev = np.roll(blocks, -1), np.roll(blocks, 1)
     pool.content = pool.newer = pool.older = -1
-    cached = _zeros(contents.num_contents, CONTENT_DTYPE)
+    cached = zeros(contents.num_contents, CONTENT_DTYPE)
     cached.oldest = cached.newest = -1
     work.table = contents.offsets[:-1]
     return pool, cached, np.vstack([np.zeros_like(contents.numbers), contents.numbers])
 
 
-def _zeros(length: int, dtype: np.dtype[Any]) -> Any:
-    array = np.recarray(length, dtype)
-    array[:] = np.zeros((), dtype)
-    return array
+def zeros(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return records of zeros; memory is taken as it is written to."""
+    return np.zeros(shape, dtype).view(np.recarray)
 
 
-def _explain_stall(policy: Policy, state: Any, status: int) -> EngineError:
+def explain_stall(policy: Policy, state: Any, status: int) -> EngineError:
+    """Return the error of a run that got nowhere."""
     if status == kernel.STALLED:
         reason = f"no token in {kernel.MAX_EMPTY_STEPS:,} steps in a row"
         remedy = "look at its admit and hold, which leave nobody to run"
@@ -218,14 +250,14 @@ def _explain_stall(policy: Policy, state: Any, status: int) -> EngineError:
     )
 
 
-def _explain_fault(
+def explain_fault(
     policy: Policy, requests: Any, engine: Any, state: Any, error: Exception
 ) -> PolicyError:
     """Ask the hook again in plain Python, which knows the line."""
     hook = ("waiting_key", "victim_key", "admit", "hold")[int(state.fault_hook)]
     row = requests[int(state.fault_row)]
     request = SimpleNamespace(**{name: row[name].item() for name in REQUEST_FIELDS})
-    view = SimpleNamespace(**{name: engine[0][name].item() for name in ENGINE_FIELDS})
+    view = SimpleNamespace(**{name: engine[name].item() for name in ENGINE_FIELDS})
     line = ""
     try:
         getattr(policy, hook)(request, view)
@@ -243,18 +275,19 @@ def _explain_fault(
     )
 
 
-def _result_rows(workload: Workload, run: _Run) -> Any:
-    rows = np.recarray(len(run.requests), RESULT_DTYPE)
+def result_rows(workload: Workload, requests: Any, work: Any) -> Any:
+    """Return what each request experienced, as a (num_requests,) record array."""
+    rows = zeros(len(requests), RESULT_DTYPE)
     rows.row = workload.row
-    rows.arrival_time = run.requests.arrival_time
-    rows.prompt_len = run.requests.num_prompt_tokens
+    rows.arrival_time = requests.arrival_time
+    rows.prompt_len = requests.num_prompt_tokens
     rows.output_len = workload.output_len
-    rows.predicted_output_tokens = run.requests.predicted_output_tokens
-    rows.deadline = run.requests.deadline
-    rows.scheduled_ts = run.work.scheduled_ts
-    rows.first_token_ts = run.work.first_token_ts
-    rows.last_token_ts = run.work.finished_ts
-    rows.aborted_ts = run.work.aborted_ts
-    rows.num_output_tokens = run.requests.num_output_tokens
-    rows.num_preemptions = run.requests.num_preemptions
+    rows.predicted_output_tokens = requests.predicted_output_tokens
+    rows.deadline = requests.deadline
+    rows.scheduled_ts = work.scheduled_ts
+    rows.first_token_ts = work.first_token_ts
+    rows.last_token_ts = work.finished_ts
+    rows.aborted_ts = work.aborted_ts
+    rows.num_output_tokens = requests.num_output_tokens
+    rows.num_preemptions = requests.num_preemptions
     return rows

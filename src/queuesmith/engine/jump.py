@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from queuesmith.engine.delivery import count_gap, finish, step_seconds
+from queuesmith.engine.delivery import count_gap, finish, note_state, step_seconds
 from queuesmith.engine.kv_blocks import more_blocks
 from queuesmith.engine.messages import next_abort_time
 from queuesmith.engine.state import RUNNING
@@ -14,7 +14,7 @@ from queuesmith.engine.waiting import nobody_fits
 def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, residues):
     """Take all steps up to the next event at once, when the batch is decodes that cannot change.
 
-    Events are an arrival, a client that gives up, a finish, KV blocks running out and the horizon;
+    Events are an arrival, a client that gives up, a finish, KV blocks running out and `until`;
     what finishes in the last step is freed. Step times are added one by one in the stepping
     expression: a closed form drifts and can flip a boundary. Returns whether any step was taken.
     """
@@ -35,13 +35,13 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
     if p.caching:
         most_steps -= 1  # the order in which requests free their blocks matters, and `run` knows it
     next_arrival = np.inf
-    if s.next_row < requests.shape[0]:
+    if s.next_row < s.num_rows:
         next_arrival = requests[s.next_row].arrival_time
     next_abort = next_abort_time(s, work, lists)
-    caching, horizon, block_size = p.caching, p.horizon, p.block_size
+    caching, until, block_size = p.caching, s.until, p.block_size
     num_steps = 0
     residue = 0  # tokens that still fit into the last block; at 0 one more is needed
-    while num_steps < most_steps and s.now < next_arrival and s.now < horizon:
+    while num_steps < most_steps and s.now < next_arrival and s.now < until:
         if residues[residue] > s.num_free_blocks:
             break
         next_residue = 0 if residue == block_size - 1 else residue + 1
@@ -64,6 +64,7 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
     s.num_jumps += 1
     s.num_computed_tokens += num_steps * num_running
     s.num_entries += num_steps * num_running
+    note_state(s)
     kept = 0
     for place in range(num_running):
         row = lists[RUNNING, place]

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numba import njit, types
 
-from queuesmith.engine.delivery import complete_step, overlap
+from queuesmith.engine.delivery import complete_step, note_state, overlap
 from queuesmith.engine.jump import jump
 from queuesmith.engine.messages import take_messages
 from queuesmith.engine.running import (
@@ -71,6 +71,14 @@ FINISHED, STALLED, LIVELOCK = range(3)  # what `run` returns
 
 MAX_EMPTY_STEPS = 10_000
 MAX_STEPS_WITHOUT_FINISH = 2_000_000
+
+
+@njit(forceinline=True, _nrt=False)
+def next_start(requests, s):
+    """Return when the next step starts, while not all requests have ended: now, or on arrival."""
+    if s.num_running == 0 and s.num_waiting == 0 and not s.is_under_way:
+        return max(s.now, requests[s.next_row].arrival_time)
+    return s.now
 
 
 @njit(forceinline=True, _nrt=False)
@@ -156,24 +164,31 @@ def schedule(
         )
 
 
-def _forget_stale_code():
+PARTS = ("kv_blocks", "waiting", "running", "messages", "delivery", "jump", "state")
+
+
+def forget_stale_code(function, parts):
     """Remove machine code that is older than what was inlined into it.
 
     numba's disk cache looks at the file of the outermost function alone.
+
+    Parameters
+    ----------
+    function : str
+        ``module.name`` of the outermost one, in this folder.
+    parts : sequence of str
+        Modules in this folder that it is made of, beside its own.
     """
     folder = Path(__file__).parent
-    newest = max(
-        (folder / f"{name}.py").stat().st_mtime
-        for name in ("kv_blocks", "waiting", "running", "messages", "delivery", "jump", "state")
-    )
+    newest = max((folder / f"{name}.py").stat().st_mtime for name in parts)
     kept = [folder / "__pycache__", *([Path(path)] if (path := numba.config.CACHE_DIR) else [])]
-    for index in (index for place in kept for index in place.rglob("kernel.run-*.nbi")):
+    for index in (index for place in kept for index in place.rglob(f"{function}-*.nbi")):
         if index.stat().st_mtime < newest:
             index.unlink(missing_ok=True)
 
 
 with suppress(OSError):  # a folder that cannot be written has no code of ours to go stale
-    _forget_stale_code()
+    forget_stale_code("kernel.run", PARTS)
 
 
 @njit(_RUN, cache=True, nogil=True, _nrt=False)
@@ -198,20 +213,21 @@ def run(
     admit,
     hold,
 ):
-    """Simulate until every request has finished or the horizon is reached.
+    """Simulate until every known request has ended or the next step would start at `until`.
 
-    Everything is changed in place; all arrays but `requests` and `work` start as zeros.
+    Everything is changed in place; all arrays but `requests` and `work` start as zeros. Called
+    again with more rows or a later `until` it goes on as if it had not stopped.
 
     Parameters
     ----------
     requests : (num_requests,) REQUEST_DTYPE
-        In order of arrival.
+        In order of arrival; the first `num_rows` of the state are known.
     engine : (1,) ENGINE_DTYPE
         The row that policies read.
     settings : (1,) SETTINGS_DTYPE
     state : (1,) STATE_DTYPE
-        With `now`, `num_free_blocks`, `num_aborts`, `under_way`, `token_rate`, `recent_ttft` and
-        `step_time` set.
+        With `now`, `until`, `num_rows`, `num_free_blocks`, `num_aborts`, `under_way`,
+        `token_rate`, `recent_ttft` and `step_time` set.
     work : (num_requests,) WORK_DTYPE
     lists : (at most NUM_LISTS, num_requests) int64
         ``lists[ABORTS, :num_aborts]`` names the requests that have an `abort_time`, by that.
@@ -238,12 +254,11 @@ def run(
         (no request finished in `MAX_STEPS_WITHOUT_FINISH` steps and ten context windows of them).
     """
     p, s, e = settings[0], state[0], engine[0]
-    num_empty_steps = 0
-    while s.num_ended < requests.shape[0]:
-        if s.num_running == 0 and s.num_waiting == 0 and not s.is_under_way:
-            s.now = max(s.now, requests[s.next_row].arrival_time)
-        if s.now >= p.horizon:
+    while s.num_ended < s.num_rows:
+        start = next_start(requests, s)
+        if start >= s.until:
             break
+        s.now = start
         take_messages(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key)
         if (
             p.jump
@@ -269,6 +284,7 @@ def run(
                 admit,
                 hold,
             )
+        note_state(s)
         num_scheduled = 0
         if p.async_scheduling:
             num_scheduled = overlap(
@@ -307,8 +323,8 @@ def run(
             )
         else:
             continue  # whoever came has given up already
-        num_empty_steps = 0 if num_scheduled > 0 else num_empty_steps + 1
-        if num_empty_steps >= MAX_EMPTY_STEPS:
+        s.num_empty_steps = 0 if num_scheduled > 0 else s.num_empty_steps + 1
+        if s.num_empty_steps >= MAX_EMPTY_STEPS:
             return STALLED
         if s.num_steps - s.steps_at_end > MAX_STEPS_WITHOUT_FINISH + 10 * p.max_model_len:
             return LIVELOCK

@@ -75,7 +75,7 @@ def take_messages(requests, e, p, s, work, lists, clients, pool, contents, table
     while True:
         abort_time = next_abort_time(s, work, lists)
         arrival_time = np.inf
-        if s.next_row < requests.shape[0]:
+        if s.next_row < s.num_rows:
             arrival_time = requests[s.next_row].arrival_time
         if min(arrival_time, abort_time) > s.now:
             return

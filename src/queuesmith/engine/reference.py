@@ -14,7 +14,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.engine.block_pool import BlockPool
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, request_rows
-from queuesmith.errors import EngineError
+from queuesmith.errors import ConfigError, EngineError
 from queuesmith.policies import Policy
 from queuesmith.request import AVERAGE_WEIGHT, REQUEST_FIELDS
 
@@ -30,9 +30,24 @@ def simulate_reference(
     *,
     horizon: float = math.inf,
 ) -> "ReferenceEngine":
-    """Run the reference engine on a workload and return it as it ended."""
+    """Run the reference engine on a workload and return it as it ended.
+
+    Raises
+    ------
+    ConfigError
+        If a request waits for the answer to another, which needs `simulate_reference_fleet`.
+    """
+    if workload.next_turn is not None:
+        raise ConfigError("sessions that wait for answers need simulate_reference_fleet")
+    engine = ReferenceEngine(make_requests(workload, policy), policy, config, step_time)
+    engine.run(horizon)
+    return engine
+
+
+def make_requests(workload: Workload, policy: Policy) -> list["Request"]:
+    """Return the requests of a workload, as they are before they arrive."""
     rows = request_rows(workload, policy)
-    requests = [
+    return [
         Request(
             row=row,
             view=SimpleNamespace(**{name: rows[name][row].item() for name in REQUEST_FIELDS}),
@@ -43,9 +58,6 @@ def simulate_reference(
         )
         for row in range(len(rows))
     ]
-    engine = ReferenceEngine(requests, policy, config, step_time)
-    engine.run(horizon)
-    return engine
 
 
 @dataclass(eq=False)
@@ -141,6 +153,9 @@ class ReferenceEngine:
     last_step_time: float = 1.0
     peak_backlog_time: float = 0.0
     num_cached_tokens: int = 0
+    under_way: Step | None = None  # asynchronous scheduling: scheduled, its turn to be computed
+    computing: Step | None = None  # from `now` on
+    num_empty_steps: int = 0
     pool: BlockPool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -149,24 +164,40 @@ class ReferenceEngine:
     def run(self, horizon: float = math.inf) -> None:
         """Step until every request has ended or the horizon is reached."""
         self.now = self.requests[0].view.arrival_time
-        under_way: Step | None = None
-        num_empty_steps = 0
-        while self.num_arrived < len(self.requests) or self.waiting or self.running:
-            if not (self.waiting or self.running or under_way):
-                self.now = max(self.now, self.requests[self.num_arrived].view.arrival_time)
-            if self.now >= horizon:
-                break
-            self.take_messages()
-            step = self.schedule(under_way) if self.waiting or self.running else None
-            if self.config.async_scheduling:  # the one before is computed meanwhile
-                step, under_way = under_way, step
-            if step is not None:
-                self.complete(step)
-                num_empty_steps = 0 if step.tokens else num_empty_steps + 1
-            if (
-                num_empty_steps >= MAX_EMPTY_STEPS
-            ):  # under asynchronous scheduling they take no time
-                raise EngineError(f"the engine stalls at {self.now:g} s: nothing can be scheduled")
+        while self.has_work and self.next_start < horizon:
+            self.begin()
+            self.end()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anybody is here, or on the way."""
+        return bool(self.num_arrived < len(self.requests) or self.waiting or self.running)
+
+    @property
+    def next_start(self) -> float:
+        """When the next step begins: now, or when somebody comes."""
+        if self.waiting or self.running or self.under_way:
+            return self.now
+        return max(self.now, float(self.requests[self.num_arrived].view.arrival_time))
+
+    def begin(self) -> None:
+        """Begin a step: take in messages, schedule, and let something be computed."""
+        self.now = self.next_start
+        self.take_messages()
+        step = self.schedule(self.under_way) if self.waiting or self.running else None
+        if self.config.async_scheduling:  # the one before is computed meanwhile
+            step, self.under_way = self.under_way, step
+        self.computing = step
+
+    def end(self) -> None:
+        """End the step that is computed."""
+        step, self.computing = self.computing, None
+        if step is not None:
+            self.complete(step)
+            self.num_empty_steps = 0 if step.tokens else self.num_empty_steps + 1
+        # Under asynchronous scheduling empty steps take no time.
+        if self.num_empty_steps >= MAX_EMPTY_STEPS:
+            raise EngineError(f"the engine stalls at {self.now:g} s: nothing can be scheduled")
 
     def schedule(self, under_way: Step | None = None) -> Step:
         """Decide what a step computes; its tokens count as computed from now on."""

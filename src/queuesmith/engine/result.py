@@ -23,6 +23,7 @@ RESULT_DTYPE = np.dtype(
         ("aborted_ts", "f8"),  # when its client gave up; NaN if it did not, or was served by then
         ("num_output_tokens", "i8"),  # produced; `output_len` once finished
         ("num_preemptions", "i8"),
+        ("replica", "i8"),  # that it was sent to; -1 if it had not arrived by the horizon
     ],
     align=True,
 )
@@ -80,6 +81,10 @@ class Result:
     num_truncated : int
         Requests whose output the context window or their ``max_tokens`` cut.
     recording : Recording or None
+        Of the one engine.
+    replicas : tuple of Result
+        When several engines were recorded, what each did: its requests in the order in which it got
+        them, its own totals and its recording.
     """
 
     policy: str
@@ -95,6 +100,7 @@ class Result:
     num_truncated: int = 0
     num_cached_tokens: int = 0
     recording: Recording | None = None
+    replicas: tuple["Result", ...] = ()
 
     @property
     def num_preemptions(self) -> int:

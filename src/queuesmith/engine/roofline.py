@@ -1,11 +1,11 @@
 """An engine nobody has measured: from a model's ``config.json`` and a GPU's data sheet."""
 
-import json
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from queuesmith.documents import parse_json, read_file
 from queuesmith.engine.step_time import Preset, StepTime, make_preset, roofline_coefficients
 from queuesmith.errors import ConfigError
 
@@ -48,7 +48,7 @@ def read_model_config(path: str | PathLike[str]) -> ModelShape:
     """
     path = Path(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(read_file(path))
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror or error}; give a model's config.json"

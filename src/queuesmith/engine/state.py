@@ -46,7 +46,6 @@ SETTINGS_DTYPE = np.dtype(
         ("reads_oldest_wait", "?"),
         # the run
         ("jump", "?"),
-        ("horizon", "f8"),
     ],
     align=True,
 )
@@ -55,6 +54,8 @@ SETTINGS_DTYPE = np.dtype(
 STATE_DTYPE = np.dtype(
     [
         ("now", "f8"),
+        ("until", "f8"),  # no step starts at that time or later
+        ("num_rows", "i8"),  # requests that are known of: those sent so far
         ("next_row", "i8"),  # the next to arrive
         ("next_abort", "i8"),  # lists[ABORTS, next_abort] is the next client to give up
         ("num_aborts", "i8"),
@@ -73,6 +74,11 @@ STATE_DTYPE = np.dtype(
         ("num_decodes", "i8"),
         ("kv_tokens", "i8"),
         ("attention", "f8"),
+        # as they were while the last step was computed, for who looks in before its end
+        ("seen_waiting", "i8"),
+        ("seen_running", "i8"),
+        ("seen_waiting_tokens", "i8"),
+        ("seen_free_blocks", "i8"),
         # asynchronous scheduling: the step that is computed while the next one is scheduled
         ("is_under_way", "?"),
         ("under_way", "i8"),  # the first of its lists
@@ -93,6 +99,7 @@ STATE_DTYPE = np.dtype(
         ("step_time", "f8"),
         # totals
         ("num_steps", "i8"),
+        ("num_empty_steps", "i8"),  # in a row, up to now
         ("num_jumps", "i8"),
         ("num_computed_tokens", "i8"),
         ("num_recomputed_tokens", "i8"),
@@ -193,3 +200,33 @@ NUM_LISTS = FIRST_STEP + 2 * NUM_STEP_LISTS
 
 # Hooks, as `fault_hook` names them.
 WAITING_KEY, VICTIM_KEY, ADMIT, HOLD = range(4)
+
+#: The fleet as a whole, in one row.
+FLEET_DTYPE = np.dtype(
+    [
+        ("horizon", "f8"),
+        ("lookahead", "f8"),  # s; the shortest time anybody thinks, +inf if nobody waits
+        ("reads_engines", "?"),  # the router looks at what engines do
+        ("reads_hits", "?"),  # and at what they have cached
+        ("num_future", "i8"),  # heap[:num_future] are the rows whose arrival is known and to come
+        # For whoever catches what was raised: the replica that ran, or the row that was routed.
+        ("is_routing", "?"),
+        ("fault_replica", "i8"),
+        ("fault_row", "i8"),
+    ],
+    align=True,
+)
+
+#: What is kept of each replica beside its engine.
+LINE_DTYPE = np.dtype(
+    [
+        ("sent_tokens", "i8"),  # prompt tokens of all requests sent
+        ("num_watched", "i8"),  # watched[replica, :num_watched] are rows that somebody waits for
+        ("num_ended", "i8"),  # when they were last looked at
+        ("next_abort", "f8"),  # s; when the first of them gives up
+    ],
+    align=True,
+)
+
+# Rows of `placed`: the replica that a request was sent to, and its row there.
+PLACED_REPLICA, PLACED_ROW = range(2)

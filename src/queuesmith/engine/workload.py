@@ -12,6 +12,9 @@ from queuesmith.policies import Policy
 from queuesmith.request import REQUEST_DTYPE
 from queuesmith.traces.trace import Trace
 
+#: Seconds that an answer takes at least to reach whoever asks again.
+LEAST_THINK_TIME = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Contents:
@@ -56,6 +59,11 @@ class Workload:
     num_dropped, num_truncated : int
     contents : Contents or None
         What KV blocks will hold; None without prefix caching.
+    next_turn : (num_requests,) int64, optional
+        Row of the request that waits for the answer to this one; -1 for none. None when every
+        request arrives at its `arrival_time`, whatever happens to others.
+    think_time : (num_requests,) float64, optional
+        Of requests that wait for an answer: seconds from then to their arrival.
     """
 
     trace: Trace
@@ -69,6 +77,8 @@ class Workload:
     num_dropped: int
     num_truncated: int
     contents: Contents | None
+    next_turn: NDArray[np.int64] | None = None
+    think_time: NDArray[np.float64] | None = None
 
     def contents_of(self, row: int) -> list[int]:
         """Return what each full block of a request will hold; nothing without prefix caching."""
@@ -128,6 +138,7 @@ def prepare(
         unknown = kept.client < 0
         labels = np.where(unknown, -1 - np.arange(len(kept)), kept.client)
         client = np.unique(labels, return_inverse=True)[1].reshape(-1)
+    next_turn, think_time = _turns(kept)
     return Workload(
         trace=kept,
         row=rows,
@@ -140,7 +151,31 @@ def prepare(
         num_dropped=len(trace) - len(kept),
         num_truncated=int((output_len < kept.output_len).sum()),
         contents=_contents(kept, output_len, config) if config.enable_prefix_caching else None,
+        next_turn=next_turn,
+        think_time=think_time,
     )
+
+
+def _turns(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.float64] | None]:
+    """Return who waits for each request's answer and how long they think; None if nobody does.
+
+    The first request of a session that is left arrives when the trace says, since whom it waited
+    for is not there.
+    """
+    if trace.think_time is None or trace.session is None:
+        return None, None
+    order = np.argsort(trace.session, kind="stable")
+    before, after = order[:-1], order[1:]
+    waits = (
+        (trace.session[after] >= 0)
+        & (trace.session[after] == trace.session[before])
+        & ~np.isnan(trace.think_time[after])
+    )
+    if not waits.any():
+        return None, None
+    next_turn = np.full(len(trace), -1)
+    next_turn[before[waits]] = after[waits]
+    return next_turn, np.maximum(trace.think_time, LEAST_THINK_TIME)
 
 
 def _contents(trace: Trace, output_len: NDArray[np.int64], config: EngineConfig) -> Contents:

@@ -8,12 +8,10 @@ from queuesmith.policies.language import (
     BUILTINS,
     COMPARISONS,
     FIELD_HELP,
-    HOOKS,
     MATH_CONSTANTS,
     MATH_FUNCTIONS,
     MAX_ROUNDS,
     OPERATORS,
-    ROWS,
 )
 from queuesmith.policies.scope import Scope
 
@@ -28,6 +26,7 @@ class FunctionChecker:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.refuse = scope.refuse
+        self.rows = scope.contract.rows
         self.checked: dict[str, tuple[frozenset[str], int]] = {}  # reads and rounds
         self.open: list[str] = []  # functions being checked, outermost first
         self.called: set[str] = set()
@@ -52,7 +51,7 @@ class FunctionChecker:
                 if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
             }
             rest = node.body[1:] if is_docstring(node.body) else node.body
-            defined = self.parameters - set(ROWS)
+            defined = self.parameters - set(self.rows)
             returned, rounds = self._block(rest, defined)
             if not returned:
                 self.refuse(
@@ -86,20 +85,26 @@ class FunctionChecker:
             ):
                 self.refuse(node, "annotations may be float, int or bool; leave others out")
         names = [argument.arg for argument in arguments.args]
-        if node.name in HOOKS and names != ["request", "engine"]:
+        contract = self.scope.contract
+        if node.name in contract.hooks and names != list(self.rows):
             self.refuse(
                 node,
-                f"`{node.name}` must take (request, engine), in this order and by these names, "
-                f"not ({', '.join(names)})",
+                f"`{node.name}` must take ({contract.signature}), in this order and by these "
+                f"names, not ({', '.join(names)})",
             )
         for name in names:
-            if name not in ROWS:
+            if name not in self.rows:
                 self._local_name(node, name)
         return names
 
     def _local_name(self, node: ast.AST, name: str) -> None:
         taken = name in BUILTINS or name in ("range", "len") or name in self.scope.math_names
-        if taken or name in self.scope.constants or name in self.scope.functions or name in ROWS:
+        if (
+            taken
+            or name in self.scope.constants
+            or name in self.scope.functions
+            or name in self.rows
+        ):
             self.refuse(node, f"`{name}` means something else; choose another local name")
 
     def _block(self, statements: Sequence[ast.stmt], defined: set[str]) -> tuple[bool, int]:
@@ -241,11 +246,9 @@ class FunctionChecker:
 
     def _name(self, node: ast.Name, defined: set[str]) -> None:
         name = node.id
-        if name in ROWS and name in self.parameters:
-            self.refuse(
-                node,
-                f"`{name}` is a row, not a number; read a field, such as {name}.{ROWS[name][0]}",
-            )
+        if name in self.rows and name in self.parameters:
+            example = f"{name}.{self.rows[name][0]}"
+            self.refuse(node, f"`{name}` is a row, not a number; read a field, such as {example}")
         if name in defined:
             return
         if name in self.local_names:
@@ -272,19 +275,20 @@ class FunctionChecker:
             return
         if owner == "math":
             self.refuse(node, "`math` is not imported; write `import math` at the top")
-        if owner not in ROWS:
+        if owner not in self.rows:
+            first, second = (f"`{name}`" for name in self.rows)
             self.refuse(
                 node,
-                f"`{ast.unparse(node)[:60]}`: only `request`, `engine` and `math` have a dot; "
-                "a helper that reads a row names its parameter `request` or `engine`",
+                f"`{ast.unparse(node)[:60]}`: only {first}, {second} and `math` have a dot; "
+                f"a helper that reads a row names its parameter {first} or {second}",
             )
         if owner not in self.parameters:
             self.refuse(node, f"`{owner}` is not a parameter of `{self.open[-1]}`; add it")
-        if node.attr not in ROWS[owner]:
-            other = "engine" if owner == "request" else "request"
-            known = ROWS[owner]
-            if node.attr in ROWS[other]:
-                hint = f" Write {other}.{node.attr}."
+        if node.attr not in self.rows[owner]:
+            known = self.rows[owner]
+            elsewhere = [name for name in self.rows if node.attr in self.rows[name]]
+            if elsewhere:
+                hint = f" Write {elsewhere[0]}.{node.attr}."
             elif node.attr in FIELD_HELP:
                 hint = f" {FIELD_HELP[node.attr]}."
             else:
@@ -347,7 +351,7 @@ class FunctionChecker:
         parameters = [argument.arg for argument in self.scope.functions[name].args.args]
         self._count(node, name, len(parameters))
         for parameter, argument in zip(parameters, node.args, strict=True):
-            if parameter not in ROWS:
+            if parameter not in self.rows:
                 rounds += self._expression(argument, defined)
             elif not (
                 isinstance(argument, ast.Name)

@@ -2,6 +2,8 @@
 
 import ast
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from queuesmith.request import ENGINE_FIELDS, REQUEST_FIELDS
 
@@ -37,6 +39,49 @@ FIELD_HELP = {
     "num_tokens": "write request.num_prompt_tokens + request.num_output_tokens",
     "prompt_len": "write request.num_prompt_tokens",
 }
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What is asked of a file in this language.
+
+    Attributes
+    ----------
+    kind : str
+        What such a file is called in messages.
+    hooks : tuple of str
+        The functions that an engine asks; every file has the first.
+    first_hook : str
+        What that one returns, in words.
+    rows : mapping of str to tuple of str
+        Parameters of every hook, in order, and the fields of each.
+    switches : tuple of str
+        Constants that are True or False and change what the engine does.
+    has_engine : bool
+        Whether ``ENGINE`` may set how the engine runs.
+    """
+
+    kind: str
+    hooks: tuple[str, ...]
+    first_hook: str
+    rows: Mapping[str, tuple[str, ...]]
+    switches: tuple[str, ...] = ()
+    has_engine: bool = False
+
+    @property
+    def signature(self) -> str:
+        """Parameters of a hook, as they are written."""
+        return ", ".join(self.rows)
+
+
+POLICY = Contract(
+    "policy",
+    HOOKS,
+    "a number, smaller for the request to admit first",
+    ROWS,
+    SWITCHES,
+    has_engine=True,
+)
 
 REFUSED: dict[type[ast.AST], str] = {
     ast.While: "`while` could never end; write `for step in range(100):` with a fixed bound",

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from queuesmith.documents import printable
 from queuesmith.errors import PolicyError, UnknownPolicy, did_you_mean
-from queuesmith.policies.language import BUILTINS, HOOKS, MAX_BYTES, SWITCHES
+from queuesmith.policies.language import BUILTINS, HOOKS, MAX_BYTES, POLICY, Contract
 from queuesmith.policies.syntax import CheckedFile, check_syntax
 from queuesmith.request import SHARED_FIELDS
 
@@ -148,15 +149,15 @@ def get_policy(spec: "Policy | str | os.PathLike[str]") -> Policy:
         return load_text(path.stem, read_source(path), path)
     if not isinstance(spec, str):
         raise PolicyError(f"a policy is given by name or path, got {spec!r}")
-    target, arguments = _split(spec)
+    target, arguments = split_spec(spec)
     if target.endswith(".py") or "/" in target or os.sep in target:
-        path = Path(target).expanduser()
+        path = Path(os.path.expanduser(target))
         name = path.stem
     else:
         name, path = target, _locate(target)
     source = read_source(path)
     if arguments:
-        source, overridden = _override(name, source, str(path), arguments)
+        source, overridden = write_parameters(name, source, str(path), arguments)
         name = f"{name}({overridden})" if overridden else name
     return load_text(name, source, path)
 
@@ -219,17 +220,17 @@ def load_text(name: str, source: str, path: Path) -> Policy:
         If the text breaks the contract.
     """
     checked = check_syntax(source, str(path))
-    namespace = _execute(source, str(path))
-    summary, sections = _read_docstring(checked.docstring)
+    namespace = execute(source, str(path))
+    summary, sections = read_docstring(checked.docstring)
     return Policy(
-        name=name,
+        name=printable(name),
         source=source,
         path=path,
         summary=summary,
         knows=sections.get("Knows", ""),
         origin=sections.get("Source", ""),
         caution=sections.get("Caution", ""),
-        parameters=MappingProxyType(_parameters(checked)),
+        parameters=MappingProxyType(parameters_of(checked, POLICY)),
         waiting_key=namespace["waiting_key"],
         victim_key=namespace.get("victim_key"),
         admit=namespace.get("admit"),
@@ -241,7 +242,7 @@ def load_text(name: str, source: str, path: Path) -> Policy:
     )
 
 
-def _execute(source: str, filename: str) -> dict[str, Any]:
+def execute(source: str, filename: str) -> dict[str, Any]:
     """Run text that has passed the check; it sees the built-ins that the check allows."""
     allowed = {name: getattr(builtins, name) for name in (*BUILTINS, "len", "range", "__import__")}
     namespace: dict[str, Any] = {"__name__": "queuesmith_policy", "__builtins__": allowed}
@@ -249,15 +250,16 @@ def _execute(source: str, filename: str) -> dict[str, Any]:
     return namespace
 
 
-def _parameters(checked: CheckedFile) -> dict[str, int | float]:
+def parameters_of(checked: CheckedFile, contract: Contract) -> dict[str, int | float]:
+    """Return the constants of a file that a caller may override."""
     return {
         name: value
         for name, value in checked.constants.items()
-        if name not in SWITCHES and not isinstance(value, tuple)
+        if name not in contract.switches and not isinstance(value, tuple)
     }
 
 
-def _read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
+def read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
     """Split a docstring into its first paragraph and its Knows, Source and Caution sections."""
     paragraphs = docstring.split("\n\n")
     summary = " ".join(paragraphs[0].split())
@@ -275,7 +277,7 @@ def _read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
     return summary, sections
 
 
-def _split(spec: str) -> tuple[str, str]:
+def split_spec(spec: str) -> tuple[str, str]:
     """Split ``name(PARAM=value)`` into the name and what is between the brackets."""
     text = spec.strip()
     found = re.fullmatch(r"(.*?)\((.*)\)", text, re.DOTALL)
@@ -305,16 +307,18 @@ def _locate(name: str) -> Path:
     return Path(found.origin)
 
 
-def _override(name: str, source: str, filename: str, arguments: str) -> tuple[str, str]:
+def write_parameters(
+    name: str, source: str, filename: str, arguments: str, contract: Contract = POLICY
+) -> tuple[str, str]:
     """Write parameter values into the text; return it, and the values as text."""
-    checked = check_syntax(source, filename)
-    known = _parameters(checked)
+    checked = check_syntax(source, filename, contract)
+    known = parameters_of(checked, contract)
     values: dict[str, int | float] = {}
     for parameter, value in _parse_arguments(name, arguments):
         if parameter not in known:
             listed = ", ".join(f"{key}={known[key]!r}" for key in known) or "none"
             raise PolicyError(
-                f"policy {name!r} has no parameter {parameter!r}."
+                f"{contract.kind} {name!r} has no parameter {parameter!r}."
                 f"{did_you_mean(parameter, known)} It has: {listed}"
             )
         if parameter in values:

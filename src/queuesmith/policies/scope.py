@@ -10,8 +10,9 @@ from queuesmith.policies.language import (
     MATH_CONSTANTS,
     MATH_FUNCTIONS,
     OPERATORS,
+    POLICY,
     REFUSED,
-    ROWS,
+    Contract,
 )
 
 
@@ -22,20 +23,25 @@ class Scope:
     ----------
     filename : str
         For messages.
+    contract : Contract
     constants : dict of str to number or tuple of numbers
     functions : dict of str to ast.FunctionDef
     math_names : set of str
         ``math`` itself and what was imported from it.
     """
 
-    def __init__(self, filename: str) -> None:
+    def __init__(self, filename: str, contract: Contract = POLICY) -> None:
         self.filename = filename
+        self.contract = contract
         self.constants: dict[str, Any] = {}
         self.functions: dict[str, ast.FunctionDef] = {}
         self.math_names: set[str] = set()
 
     def refuse(self, node: ast.AST, message: str) -> NoReturn:
         """Raise `PolicyError` at a line."""
+        if self.contract is not POLICY:
+            for article in ("a", "A"):
+                message = message.replace(f"{article} policy", f"{article} {self.contract.kind}")
         raise PolicyError(f"{self.filename}:{getattr(node, 'lineno', 1)}: {message}")
 
     def refuse_kind(self, node: ast.AST) -> NoReturn:
@@ -55,7 +61,12 @@ class Scope:
 
     def define(self, node: ast.AST, name: str) -> None:
         """Refuse a top-level name that means something else already."""
-        if name in ROWS or name in BUILTINS or name in ("range", "len") or name.startswith("__"):
+        if (
+            name in self.contract.rows
+            or name in BUILTINS
+            or name in ("range", "len")
+            or name.startswith("__")
+        ):
             self.refuse(node, f"`{name}` has a meaning of its own; choose another name")
         if name in self.constants or name in self.functions or name in self.math_names:
             self.refuse(node, f"`{name}` is defined twice; keep one of them")

@@ -16,9 +16,9 @@ from queuesmith.errors import PolicyError, did_you_mean
 from queuesmith.policies.functions import FunctionChecker, is_docstring
 from queuesmith.policies.language import (
     CONSTANT_NAME,
-    HOOKS,
     MAX_BYTES,
-    SWITCHES,
+    POLICY,
+    Contract,
 )
 from queuesmith.policies.scope import Scope
 
@@ -52,14 +52,16 @@ class CheckedFile:
     reads: Mapping[str, frozenset[str]]
 
 
-def check_syntax(source: str, filename: str) -> CheckedFile:
-    """Check the text of a policy file.
+def check_syntax(source: str, filename: str, contract: Contract = POLICY) -> CheckedFile:
+    """Check the text of a policy file, or of another that keeps to the same language.
 
     Parameters
     ----------
     source : str
     filename : str
         For messages.
+    contract : Contract
+        What such a file is asked, and what with.
 
     Raises
     ------
@@ -68,14 +70,14 @@ def check_syntax(source: str, filename: str) -> CheckedFile:
     """
     if len(source) > MAX_BYTES:
         raise PolicyError(
-            f"{filename}: {len(source):,} characters, more than the {MAX_BYTES:,} that a policy "
-            "may have; a policy is one short file"
+            f"{filename}: {len(source):,} characters, more than the {MAX_BYTES:,} that a "
+            f"{contract.kind} may have; a {contract.kind} is one short file"
         )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an odd escape would warn again wherever this runs
             tree = ast.parse(source, filename)
-            checked = _FileChecker(filename, tree).check()
+            checked = _FileChecker(filename, tree, contract).check()
             compile(tree, filename, "exec", dont_inherit=True)  # finds what parsing does not
         return checked
     except SyntaxError as error:
@@ -97,9 +99,10 @@ def check_syntax(source: str, filename: str) -> CheckedFile:
 class _FileChecker:
     """Walks the top level of one file: imports, constants, functions."""
 
-    def __init__(self, filename: str, tree: ast.Module) -> None:
+    def __init__(self, filename: str, tree: ast.Module, contract: Contract) -> None:
         self.tree = tree
-        self.scope = Scope(filename)
+        self.contract = contract
+        self.scope = Scope(filename, contract)
         self.refuse = self.scope.refuse
         self.assignments: dict[str, ast.expr] = {}
         self.engine: dict[str, Any] = {}
@@ -119,7 +122,11 @@ class _FileChecker:
             assignments=self.assignments,
             engine=self.engine,
             functions=tuple(self.scope.functions),
-            reads={hook: functions.checked[hook][0] for hook in HOOKS if hook in functions.checked},
+            reads={
+                hook: functions.checked[hook][0]
+                for hook in self.contract.hooks
+                if hook in functions.checked
+            },
         )
 
     def top_level(self, statement: ast.stmt) -> None:
@@ -170,6 +177,8 @@ class _FileChecker:
                 f"`{name}`: constants are UPPER_CASE; write {name.upper()} = ...",
             )
         if name == "ENGINE":
+            if not self.contract.has_engine:
+                self.refuse(statement, f"a {self.contract.kind} sets no engine; leave ENGINE out")
             if self.engine:
                 self.refuse(statement, "`ENGINE` is defined twice; keep one of them")
             self.engine = self.engine_settings(statement.value)
@@ -183,7 +192,7 @@ class _FileChecker:
                 )
         else:
             value = self.scope.fold(statement.value)
-        if name in SWITCHES and not isinstance(value, bool):
+        if name in self.contract.switches and not isinstance(value, bool):
             self.refuse(statement, f"{name} must be True or False, got {value!r}")
         self.scope.constants[name] = value
         self.assignments[name] = statement.value
@@ -213,14 +222,15 @@ class _FileChecker:
 
     def check_names(self, called: set[str]) -> None:
         for name, node in self.scope.functions.items():
-            if name not in HOOKS and name not in called:
-                hint = did_you_mean(name, HOOKS)
+            if name not in self.contract.hooks and name not in called:
+                hint = did_you_mean(name, self.contract.hooks)
                 if hint and not name.startswith("_"):
                     self.refuse(
                         node, f"nothing calls `{name}`, and no hook has that name.{hint} Rename it"
                     )
-        if "waiting_key" not in self.scope.functions:
+        first = self.contract.hooks[0]
+        if first not in self.scope.functions:
             raise PolicyError(
-                f"{self.scope.filename}: there is no `waiting_key`; define waiting_key(request, "
-                "engine), which returns a number, smaller for the request to admit first"
+                f"{self.scope.filename}: there is no `{first}`; define "
+                f"{first}({self.contract.signature}), which returns {self.contract.first_hook}"
             )

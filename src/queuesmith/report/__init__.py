@@ -212,6 +212,12 @@ def _facts(document: Mapping[str, Any], trace: Trace) -> str:
         "Requests": requests,
         "Notes on the trace": "; ".join(origin["notes"]),
         "Engine": f"{config['preset']} ({config['provenance']})",
+        "Replicas": f"{config['replicas']}, router {config['router']}"
+        if config.get("router")
+        else "",
+        "Sessions": "later turns wait for answers; loads scale first arrivals"
+        if config.get("closed_loop")
+        else "",
         "Measured on": f"{config['num_windows']} windows of {config['window_len']:,} requests",
         "Loads": loads,
         "Known of output length": config["output_length"],

@@ -59,6 +59,10 @@ def _origin(document: Mapping[str, Any]) -> Text:
     if dropped:
         parts.append(f" ({dropped:,} left out)")
     parts.append(f"; engine: {_plain(config['preset'])} ({_plain(config['provenance'])})")
+    if config.get("router"):  # documents of older versions do not say
+        parts.append(f"; {config['replicas']} replicas, router {_plain(config['router'])}")
+    if config.get("closed_loop"):
+        parts.append("; later turns wait for answers")
     limits = [f"{name} {limit:g} s" for name, limit in (config["slo"] or {}).items() if limit]
     loads = ", ".join(f"{load['name']} {_number(load['rho'])}" for load in config["loads"])
     parts.append(

@@ -123,6 +123,7 @@ def _row(line: str) -> dict[str, Any] | str:
         "session": first_known(values, KNOWN_NAMES["session"]),
         "max_tokens": first_known(values, KNOWN_NAMES["max_tokens"]),
         "timed": lasted is not None,
+        "e2el": lasted,
     }
 
 

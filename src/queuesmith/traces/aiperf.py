@@ -2,8 +2,9 @@
 
 One JSON object per line, with ``metadata`` (request_start_ns, turn_index, x_correlation_id,
 benchmark_phase, was_cancelled), ``metrics`` (input_sequence_length and output_sequence_length as
-``{"value": ..., "unit": "tokens"}``) and ``error``. The output length includes reasoning tokens. A
-session is an ``x_correlation_id``, one run through a conversation of the data set.
+``{"value": ..., "unit": "tokens"}``; time_to_first_token and request_latency, as the client saw
+them) and ``error``. The output length includes reasoning tokens. A session is an
+``x_correlation_id``, one run through a conversation of the data set.
 
 References
 ----------
@@ -21,6 +22,7 @@ from queuesmith.traces.records import (
     Row,
     build_from_rows,
     dig,
+    seconds,
 )
 from queuesmith.traces.trace import Trace
 
@@ -82,8 +84,14 @@ def _rows(records: Records) -> Iterator[Row]:
                 "output_len": _metric(record, "output_sequence_length"),
                 "session": dig(metadata, "x_correlation_id"),
                 "turn": dig(metadata, "turn_index"),
+                "ttft": _duration(record, "time_to_first_token"),
+                "e2el": _duration(record, "request_latency"),
             }
 
 
 def _metric(record: dict[str, Any], name: str) -> Any:
     return dig(record, "metrics", name, "value")
+
+
+def _duration(record: dict[str, Any], name: str) -> float | None:
+    return seconds(_metric(record, name), dig(record, "metrics", name, "unit"))

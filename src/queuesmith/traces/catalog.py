@@ -6,10 +6,10 @@ names, anywhere below it, and in the user's cache; :mod:`queuesmith.traces.fetch
 """
 
 import hashlib
-import json
 import os
 import re
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from queuesmith.documents import parse_json
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
 
 #: Names a folder of trace files.
@@ -149,17 +150,19 @@ def check_name(name: str) -> None:
 def traces_folder() -> Path:
     """Return the folder that files are put into: ``QUEUESMITH_TRACES``, or the user's cache."""
     named = os.environ.get(TRACES_VARIABLE)
-    return Path(named).expanduser() if named else _cache_folder()
+    return Path(os.path.expanduser(named)) if named else _cache_folder()
 
 
 def _cache_folder() -> Path:
     """Return this package's part of the user's cache, where the system keeps such things."""
     if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser("~/AppData/Local")
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = os.path.expanduser("~/Library/Caches")
     else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(base):  # no home folder
+        base = tempfile.gettempdir()
     return Path(base) / "queuesmith" / "traces"
 
 
@@ -279,7 +282,7 @@ def _candidates(entry: Entry, folder: Path | None) -> Iterator[Path]:
 
 def _read_imported(folder: Path) -> Imported | None:
     try:
-        record = json.loads((folder / RECORD).read_text("utf-8"))
+        record = parse_json((folder / RECORD).read_text("utf-8"))
         path = folder / record["file"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not a folder that an import has made

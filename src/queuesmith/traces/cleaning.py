@@ -16,11 +16,23 @@ from numpy.typing import NDArray
 
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces.block_hashes import BlockHashes
+from queuesmith.traces.measured import INSTANTS, LATENCIES, clean_measured
 from queuesmith.traces.source import Source, one_line
 from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
 
 REQUIRED = ("arrival_time", "prompt_len", "output_len")
-OPTIONAL = ("client", "session", "turn", "priority", "max_tokens", "deadline", "abort_time")
+OPTIONAL = (
+    "client",
+    "session",
+    "turn",
+    "priority",
+    "max_tokens",
+    "deadline",
+    "abort_time",
+    "think_time",
+)
+#: How long requests took: seconds, or instants on the clock of arrivals.
+MEASURED = (*LATENCIES, *INSTANTS.values())
 
 #: Columns of whole numbers, with what stands for a missing one where one may be missing.
 _COUNTS = {"prompt_len": 1, "output_len": 1, "turn": -1, "priority": 0, "max_tokens": MAX_TOKENS}
@@ -59,14 +71,15 @@ def build_trace(
     block_size: int | None = None,
     unreadable: int = 0,
     notes: tuple[str, ...] = (),
+    units: Mapping[str, str] | None = None,
 ) -> Trace:
     """Clean columns and make a trace that starts at 0.
 
     Parameters
     ----------
     columns : mapping of str to pyarrow.Array
-        Every name in `REQUIRED`, some in `OPTIONAL`; all of one length, of any plain type. With a
-        `block_size` also ``block_hashes``, lists of whole numbers.
+        Every name in `REQUIRED`, some in `OPTIONAL` and `MEASURED`; all of one length, of any plain
+        type. With a `block_size` also ``block_hashes``, lists of whole numbers.
     source : Source
     reader : str
         For the origin.
@@ -78,6 +91,8 @@ def build_trace(
         Rows that the reader could not take apart.
     notes : tuple of str
         For the origin.
+    units : mapping of str to {"s", "ms", "us", "ns"}, optional
+        Of measured durations that are not in seconds.
 
     Raises
     ------
@@ -132,13 +147,61 @@ def build_trace(
             known &= due >= seconds  # nobody gives up before asking
         fields[name] = np.where(known, due, np.inf)
         notes += _missing_note(name, ~known)
+    if "think_time" in columns and "session" in columns:
+        fields["think_time"], remarks = _think_times(columns["think_time"], rows, unit)
+        notes += remarks
+    elif "think_time" in columns:
+        notes += ("think_time left out, since no session says whose answers are waited for",)
     if block_size is not None:
         hashes = _block_hashes(columns["block_hashes"].take(pa.array(rows)), block_size)
         fields["block_hashes"] = hashes
         notes += _missing_note("block hashes", hashes.num_blocks == 0)
         notes += _mismatch_note(fields["prompt_len"], hashes)
+    latencies = _latencies(columns, arrivals, rows, unit, units or {})
+    fields["measured"], remarks = clean_measured(fields["output_len"], **latencies)
+    notes += remarks
     origin = Origin("real", source.name, source.sha256, reader, dropped, notes)
     return Trace(seconds, **fields, origin=origin)
+
+
+def _think_times(
+    column: pa.Array, rows: NDArray[np.int64], unit: str
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Return think times in seconds, NaN where there is none, and what is to be noted of them."""
+    times = _numbers("think_time", column)[rows] / UNITS[unit]
+    wrong = ~np.isnan(times) & ~((times >= 0) & (times <= MAX_TIME))
+    if not wrong.any():
+        return times, ()
+    count = int(np.count_nonzero(wrong))
+    return np.where(wrong, np.nan, times), (f"think times negative or too large: {count:,}",)
+
+
+def _latencies(
+    columns: Mapping[str, pa.Array],
+    arrivals: _Times,
+    rows: NDArray[np.int64],
+    unit: str,
+    units: Mapping[str, str],
+) -> dict[str, NDArray[np.float64]]:
+    """Return the seconds that measured columns say; nobody who did not ask is refused for them."""
+    found: dict[str, NDArray[np.float64]] = {}
+    for name in columns:
+        try:
+            if name in LATENCIES:
+                found[name] = _numbers(name, columns[name])[rows] / UNITS[units.get(name, "s")]
+            elif name in INSTANTS.values():
+                times = _times(name, columns[name], unit)
+                if times.dated == arrivals.dated:
+                    passed = times.ticks[rows] - arrivals.ticks[rows]
+                    found[name] = np.where(times.known[rows], passed / times.per_second, np.nan)
+        except TraceError:
+            continue  # a column of that name which holds something else
+    for name, instant in INSTANTS.items():
+        since = found.pop(instant, None)
+        if since is not None:
+            told = found.get(name, since)
+            found[name] = np.where(np.isnan(told), since, told)
+    return found
 
 
 def _faults(

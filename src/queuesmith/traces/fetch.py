@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 from queuesmith._version import __version__
+from queuesmith.documents import parse_json
 from queuesmith.errors import TraceError
 from queuesmith.traces.catalog import (
     RECORD,
@@ -331,7 +332,7 @@ class _Download:
     def _read_state(self) -> str:
         """Return what proves that the server still has the file of which a part is here."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            state = json.loads(self.state.read_text("utf-8"))
+            state = parse_json(self.state.read_text("utf-8"))
             if state["url"] == self.entry.url:
                 return str(state["validator"])
         return ""

@@ -2,7 +2,9 @@
 
 One object whose ``benchmarks`` each have ``requests``, by status: successful, incomplete, errored.
 A request has its start in seconds since 1970 (``request_start_time``, or ``start_time`` up to
-0.3), ``prompt_tokens`` and ``output_tokens``.
+0.3), ``prompt_tokens`` and ``output_tokens``, and, as the client saw them,
+``time_to_first_token_ms`` and ``request_latency`` in seconds. Its ``time_per_output_token_ms``
+includes the first token, so it is not read.
 
 References
 ----------
@@ -21,6 +23,7 @@ from queuesmith.traces.records import (
     build_from_rows,
     dig,
     first_known,
+    seconds,
 )
 from queuesmith.traces.trace import Trace
 
@@ -92,7 +95,17 @@ def _rows(benchmarks: list[dict[str, Any]]) -> Iterator[Row]:
                 "output_len": dig(request, "output_tokens"),
                 "session": session,
                 "turn": None if session is None else dig(request, "info", "turn_index"),
+                "ttft": seconds(dig(request, "time_to_first_token_ms"), "ms"),
+                "e2el": _request_latency(request, start),
             }
+
+
+def _request_latency(request: Any, start: Any) -> float | None:
+    told = seconds(dig(request, "request_latency"))
+    began, ended = seconds(start), seconds(first_known(request, ("request_end_time", "end_time")))
+    if told is not None or began is None or ended is None:
+        return told
+    return ended - began
 
 
 def _benchmarks(records: Records) -> list[Any]:

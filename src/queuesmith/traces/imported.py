@@ -30,6 +30,7 @@ _COLUMNS = (
     "max_tokens",
     "deadline",
     "abort_time",
+    "think_time",
 )
 
 
@@ -112,5 +113,7 @@ def _write_parquet(trace: Trace, path: Path) -> None:
     from pyarrow import parquet
 
     columns = {name: getattr(trace, name) for name in _COLUMNS}
+    if trace.measured is not None:
+        columns |= {name: getattr(trace.measured, name) for name in trace.measured.known}
     table = pa.table({name: values for name, values in columns.items() if values is not None})
     parquet.write_table(table, path, compression="zstd")

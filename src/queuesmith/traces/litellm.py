@@ -2,8 +2,9 @@
 
 One row per request: startTime (when the proxy got it), prompt_tokens, completion_tokens, and, where
 the row has them, end_user or user or api_key (the first that is there tells the client),
-session_id, status, cache_hit and call_type. LiteLLM's standard logging payload has the same names
-and is read, too.
+session_id, status, cache_hit and call_type; completionStartTime (of the first part of a stream,
+endTime for all other answers) and endTime, as the proxy saw them. LiteLLM's standard logging
+payload has the same names and is read, too.
 
 References
 ----------
@@ -33,6 +34,8 @@ _COLUMNS = {
     "status": "status",
     "cache_hit": "cache_hit",
     "call_type": "call_type",
+    "first_token_ts": "completionstarttime",
+    "last_token_ts": "endtime",
 }
 #: One of these beside a start time makes a table LiteLLM's.
 _OWN = frozenset(

@@ -5,13 +5,13 @@ the top; a model of several has them under each ``[[client]]``.
 """
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from queuesmith.documents import parse_toml
 from queuesmith.errors import TraceError
 from queuesmith.traces.client import HOURS, Client, Drift
 from queuesmith.traces.sessions import Sessions
@@ -27,8 +27,8 @@ def parse_clients(text: str) -> tuple[str, tuple[Client, ...], dict[str, Any]]:
         If the text is not a workload model, or its numbers make no sense.
     """
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values = parse_toml(text)
+    except ValueError as error:
         raise TraceError(f"a workload model must be TOML, but: {error}") from None
     name = str(_Table("the model", values).get("name", str))
     fit = _Table(name, values).get("fit", dict)

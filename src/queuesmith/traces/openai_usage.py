@@ -7,7 +7,9 @@ beside them). It and the time may stand in the object itself or in its ``respons
 `TIMES`; ``created`` is in whole seconds.
 
 This is also the way to keep what vLLM's ``--enable-per-request-metrics`` reports: it puts a
-``metrics`` object beside ``usage`` into each answer, not into the server's log.
+``metrics`` object beside ``usage`` into each answer, not into the server's log. Its
+``time_to_first_token_ms`` counts from when the request was scheduled, so TTFT is that and
+``queue_time_ms``; with ``generation_time_ms`` it is the latency.
 
 References
 ----------
@@ -27,6 +29,7 @@ from queuesmith.traces.records import (
     build_from_rows,
     dig,
     first_known,
+    seconds,
 )
 from queuesmith.traces.table import KNOWN_NAMES, normalise
 from queuesmith.traces.trace import Trace
@@ -119,7 +122,24 @@ def _rows(records: Records) -> Iterator[dict[str, Any] | str]:
                 record.get("request"), ("max_completion_tokens", "max_tokens")
             ),
             "is_created": name == "created",
+            **_latencies(places),
         }
+
+
+def _latencies(places: list[Any]) -> dict[str, float | None]:
+    """Return what vLLM says of an answer; without the time in the queue there is no TTFT."""
+    metrics = next((found for place in places if (found := dig(place, "metrics"))), None)
+    queued, prefill, decode = (
+        seconds(dig(metrics, name), "ms")
+        for name in ("queue_time_ms", "time_to_first_token_ms", "generation_time_ms")
+    )
+    ttft = None if queued is None or prefill is None else queued + prefill
+    return {
+        "ttft": ttft,
+        "tpot": seconds(dig(metrics, "mean_itl_ms"), "ms"),
+        "e2el": None if ttft is None or decode is None else ttft + decode,
+        "queued_time": queued,
+    }
 
 
 def _usage(record: dict[str, Any]) -> dict[str, Any] | None:

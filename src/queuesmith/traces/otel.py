@@ -5,7 +5,9 @@ Two forms are read, whole or one object per line: OTLP/JSON (``resourceSpans``, 
 many backends export them (attributes as an object, or as dotted keys of the span itself). A span
 counts if it has ``gen_ai.usage.input_tokens`` and ``output_tokens``, or prompt_tokens and
 completion_tokens as conventions up to 1.26 and vLLM's own spans (``--otlp-traces-endpoint``) have
-it. It arrives at its start.
+it. It arrives at its start. vLLM's spans have latencies as the server saw them
+(``gen_ai.latency.*``); others are taken to last until their end, and the first part of an answer to
+be its first token.
 
 References
 ----------
@@ -25,6 +27,7 @@ from queuesmith.traces.records import (
     build_from_rows,
     dig,
     first_known,
+    seconds,
 )
 from queuesmith.traces.trace import Trace
 
@@ -35,6 +38,10 @@ _STARTS = (
 _PROMPTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUTS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 _CLIENTS = ("enduser.id", "user.id", "gen_ai.request.user")
+_ENDS = (*("endTimeUnixNano", "end_time_unix_nano", "endTime", "end_time", "EndTime"),)
+_TTFT = ("gen_ai.latency.time_to_first_token", "gen_ai.response.time_to_first_chunk")
+_E2EL = "gen_ai.latency.e2e"
+_QUEUED = "gen_ai.latency.time_in_queue"
 _SESSIONS = ("gen_ai.conversation.id", "session.id")
 #: Around or beside model calls, which have spans of their own.
 _NO_CALLS = frozenset({"invoke_agent", "create_agent", "execute_tool", "invoke_workflow"})
@@ -94,6 +101,10 @@ def _rows(records: Records) -> Iterator[Row]:
                 "client": first_known(attributes, _CLIENTS),
                 "session": first_known(attributes, _SESSIONS),
                 "max_tokens": attributes.get("gen_ai.request.max_tokens"),
+                "ttft": seconds(first_known(attributes, _TTFT)),
+                "e2el": seconds(attributes.get(_E2EL)),
+                "last_token_ts": first_known(span, _ENDS),
+                "queued_time": seconds(attributes.get(_QUEUED)),
             }
 
 

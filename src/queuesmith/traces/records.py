@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from queuesmith.errors import TraceError
-from queuesmith.traces.cleaning import OPTIONAL, REQUIRED, build_trace
+from queuesmith.traces.cleaning import MEASURED, OPTIONAL, REQUIRED, UNITS, build_trace
 from queuesmith.traces.jsonl import as_text, json_rows
 from queuesmith.traces.source import Source
 from queuesmith.traces.trace import Trace
@@ -24,6 +24,7 @@ UNREADABLE = "row could not be read"
 #: For the origin of every trace that a benchmark tool wrote.
 LOAD_GENERATOR = "arrivals are those of a load generator, not of clients"
 _NUM_HEAD = 100
+_PER_SECOND = {**UNITS, "sec": 1, "seconds": 1, "milliseconds": 1_000}
 
 #: One request by our column names, or why a record is none.
 Row = Mapping[str, Any] | str
@@ -101,6 +102,28 @@ def first_known(row: Any, names: Iterable[str]) -> Any:
     return None
 
 
+def seconds(value: Any, unit: Any = "s") -> float | None:
+    """Return a duration of JSON in seconds; None for what is no number or of no known unit.
+
+    Examples
+    --------
+    >>> seconds(12.5, "ms"), seconds("fast", "ms"), seconds(True), seconds(1.5, "tokens")
+    (0.0125, None, None, None)
+    """
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    per_second = _PER_SECOND.get(unit) if isinstance(unit, str) else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or per_second is None:
+        return None
+    try:
+        return value / per_second
+    except OverflowError:
+        return None
+
+
 def build_from_rows(
     rows: Iterable[Row],
     source: Source,
@@ -132,7 +155,7 @@ def build_from_rows(
         If there is no request, none has some column, or none can be used.
     """
     dropped: Counter[str] = Counter()
-    columns: dict[str, list[str | None]] = {name: [] for name in (*REQUIRED, *OPTIONAL)}
+    columns: dict[str, list[str | None]] = {name: [] for name in (*REQUIRED, *OPTIONAL, *MEASURED)}
     for row in rows:
         if isinstance(row, str):
             dropped[row] += 1

@@ -263,7 +263,8 @@ def _parse_lengths(where: str, data: bytes) -> tuple[LengthBin, ...]:
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{where} is damaged ({one_line(error)}); fetch it again") from None
     if not isinstance(bins, dict) or not all(
-        start.isdecimal() and isinstance(one, dict) for start, one in bins.items()
+        start.isdecimal() and len(start) < 16 and isinstance(one, dict)
+        for start, one in bins.items()
     ):
         raise TraceError(f"{where} must map seconds to distributions; fetch it again")
     parsed = []

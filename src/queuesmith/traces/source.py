@@ -7,9 +7,12 @@ from typing import Literal
 
 import pyarrow as pa
 
+from queuesmith.documents import printable, read_file
 from queuesmith.errors import TraceError
 
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+#: How many times smaller a log may be packed, and bytes that any file may unpack to.
+_MOST_PACKED, _FREE = 200, 1 << 26
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -46,20 +49,21 @@ def open_source(path: Path) -> Source:
         If it cannot be read, is empty, is damaged, or is neither UTF-8 text nor Parquet.
     """
     packed = read_bytes(path)
-    data = _unpack(path.name, packed)
+    name = printable(path.name)
+    data = _unpack(name, packed)
     sha256 = hashlib.sha256(packed).hexdigest()
     if data.startswith(b"PAR1"):
-        return Source(path.name, sha256, "parquet", data)
-    text, comment = _split_comment(_check_text(path.name, data))
+        return Source(name, sha256, "parquet", data)
+    text, comment = _split_comment(_check_text(name, data))
     if not text.strip():
-        raise TraceError(f"{path.name} holds no rows; give a file with one request per row")
+        raise TraceError(f"{name} holds no rows; give a file with one request per row")
     if text.lstrip().startswith(b"["):
         raise TraceError(
-            f"{path.name} is one JSON array; write one JSON object per line instead, "
+            f"{name} is one JSON array; write one JSON object per line instead, "
             "for example with `jq -c '.[]'`"
         )
     form: Literal["csv", "jsonl"] = "jsonl" if text.lstrip().startswith(b"{") else "csv"
-    return Source(path.name, sha256, form, text, comment)
+    return Source(name, sha256, form, text, comment)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -71,7 +75,7 @@ def read_bytes(path: Path) -> bytes:
         If it cannot be read or has no bytes.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except FileNotFoundError:
         raise TraceError(f"there is no file {str(path)!r}; check the path") from None
     except IsADirectoryError:
@@ -85,16 +89,22 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _unpack(name: str, data: bytes) -> bytes:
+    most = max(_FREE, _MOST_PACKED * len(data))
     for magic, compression in _PACKED.items():
         if data.startswith(magic):
             try:
                 with pa.input_stream(pa.BufferReader(data), compression=compression) as stream:
-                    unpacked: bytes = stream.read()
+                    unpacked: bytes = stream.read(most + 1)
             except (OSError, pa.ArrowException) as error:
                 reason = one_line(error)
                 raise TraceError(
                     f"{name} is a damaged {compression} file ({reason}); fetch it again"
                 ) from None
+            if len(unpacked) > most:
+                raise TraceError(
+                    f"{name} unpacks to more than {_MOST_PACKED} times its size, as no log does; "
+                    "unpack it yourself if it is one"
+                )
             return unpacked
     return data
 

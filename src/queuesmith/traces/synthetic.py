@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from queuesmith.documents import read_file
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
 from queuesmith.traces.client import HOUR, HOURS, Client, Start
 from queuesmith.traces.model_file import format_clients, parse_clients
@@ -166,7 +167,7 @@ def load_model(name: str) -> WorkloadModel:
     """
     if name.endswith(".toml"):
         try:
-            return parse_model(Path(name).read_text("utf-8"))
+            return parse_model(read_file(Path(name)).decode("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise TraceError(

@@ -1,14 +1,17 @@
 """Read any table of requests: CSV, JSONL or Parquet, with columns mapped by name."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from queuesmith.documents import printable
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
-from queuesmith.traces.cleaning import OPTIONAL, REQUIRED, build_trace
+from queuesmith.traces.cleaning import MEASURED, OPTIONAL, REQUIRED, UNITS, build_trace
 from queuesmith.traces.jsonl import jsonl_names, read_jsonl
+from queuesmith.traces.measured import LATENCIES
 from queuesmith.traces.source import Source, one_line
 from queuesmith.traces.trace import Trace
 
@@ -58,9 +61,21 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "max_tokens": ("max_tokens",),
     "deadline": ("deadline",),
     "abort_time": ("abort_time",),
+    "think_time": ("think_time",),
+    "ttft": ("ttft", "time_to_first_token"),
+    "tpot": ("tpot", "time_per_output_token"),
+    "e2el": ("e2el", "e2e_latency", "request_latency", "latency"),
+    "queued_time": ("queued_time", "queue_time"),
+    "first_token_ts": ("first_token_ts",),
+    "last_token_ts": ("last_token_ts",),
+    "scheduled_ts": ("scheduled_ts",),
 }
 
 _DELIMITERS = ",;\t|"
+#: Each costs kilobytes before a row is read; no log has a tenth of them.
+_MOST_COLUMNS = 10_000
+#: Rows that a Parquet file may hold in fewer bytes than rows, since equal ones cost nothing.
+_FREE_ROWS = 5_000_000
 #: What pyarrow raises on a damaged file.
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
 
@@ -93,7 +108,17 @@ def read_table(
             )
     mapping = _map_columns(source.name, column_names(source), columns or {})
     table, unreadable = read_columns(source, mapping)
-    return build_trace(table, source, reader="table", unit=unit, unreadable=unreadable)
+    units = {
+        name: mapping[name].lower().rpartition("_")[2] for name in LATENCIES if name in mapping
+    }
+    return build_trace(
+        table,
+        source,
+        reader="table",
+        unit=unit,
+        unreadable=unreadable,
+        units={name: suffix for name, suffix in units.items() if suffix in UNITS},
+    )
 
 
 def read_columns(source: Source, mapping: Mapping[str, str]) -> tuple[dict[str, pa.Array], int]:
@@ -165,7 +190,7 @@ def column_names(source: Source) -> list[str]:
             )
     else:
         names = _csv_header(source)
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise TraceError(
             f"{source.name} has more than one column named {twice[0]!r}; rename or remove one"
@@ -190,8 +215,8 @@ def _map_columns(file: str, found: list[str], given: Mapping[str, str]) -> dict[
     for there in found:
         by_name.setdefault(normalise(there), there)
     mapping = dict(given)
-    for name in (*REQUIRED, *OPTIONAL):
-        for known in KNOWN_NAMES[name]:
+    for name in (*REQUIRED, *OPTIONAL, *MEASURED):
+        for known in _spellings(name):
             if name not in mapping and by_name.get(known) not in (None, *given.values()):
                 mapping[name] = by_name[known]
     missing = [name for name in REQUIRED if name not in mapping]
@@ -204,8 +229,16 @@ def _map_columns(file: str, found: list[str], given: Mapping[str, str]) -> dict[
     return mapping
 
 
+def _spellings(name: str) -> list[str]:
+    """Return the names that a column may have; a duration's may end with its unit."""
+    known = list(KNOWN_NAMES[name])
+    if name in LATENCIES:
+        known += [f"{one}_{unit}" for one in known for unit in UNITS]
+    return known
+
+
 def _listed(names: list[str]) -> str:
-    shown = [name if len(name) <= 40 else name[:37] + "..." for name in names[:20]]
+    shown = [name if len(name) <= 40 else name[:37] + "..." for name in map(printable, names[:20])]
     return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
@@ -213,6 +246,11 @@ def _csv_header(source: Source) -> list[str]:
     line = source.data[: 1 << 20].splitlines()[0]
     delimiter = _delimiter(line)
     most = line.count(delimiter.encode()) + 1
+    if most > _MOST_COLUMNS:
+        raise TraceError(
+            f"{source.name} has {most:,} columns in its first line; give a table with one request "
+            "per row"
+        )
     try:
         table = pa.csv.read_csv(
             pa.BufferReader(line + b"\n"),
@@ -264,6 +302,9 @@ def _read_jsonl(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array],
 
 
 def _read_parquet(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array], int]:
+    num_rows = pa.parquet.read_metadata(pa.BufferReader(source.data)).num_rows
+    if num_rows > max(_FREE_ROWS, len(source.data)):
+        raise ValueError(f"{num_rows:,} rows in {len(source.data):,} bytes")
     table = pa.parquet.read_table(pa.BufferReader(source.data), columns=wanted)
     columns = {}
     for name in wanted:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from queuesmith.errors import TraceError
 from queuesmith.traces.block_hashes import BlockHashes, Rows
+from queuesmith.traces.measured import Measured
 
 #: Longer than any context window; larger lengths are typing errors or overflow.
 MAX_TOKENS = 100_000_000
@@ -66,8 +67,14 @@ class Trace:
     abort_time : (num_requests,) float64, optional
         Seconds on the clock of `arrival_time` at which the client gives up unless it has been
         served by then; +inf for never.
+    think_time : (num_requests,) float64, optional
+        Seconds from the end of the session's request before to the arrival of this one, which
+        then replaces `arrival_time`; NaN for a request that waits for no answer. The first
+        request of a session arrives at its `arrival_time`.
     block_hashes : BlockHashes, optional
         Of the prompts, as the source has them; their number need not agree with `prompt_len`.
+    measured : Measured, optional
+        How long the requests took where they were served; no part of `sha256`.
     origin : Origin
 
     Raises
@@ -91,7 +98,9 @@ class Trace:
     max_tokens: NDArray[np.int64] | None = None
     deadline: NDArray[np.float64] | None = None
     abort_time: NDArray[np.float64] | None = None
+    think_time: NDArray[np.float64] | None = None
     block_hashes: BlockHashes | None = None
+    measured: Measured | None = None
     origin: Origin = Origin()
 
     def __init__(
@@ -107,7 +116,9 @@ class Trace:
         max_tokens: ArrayLike | None = None,
         deadline: ArrayLike | None = None,
         abort_time: ArrayLike | None = None,
+        think_time: ArrayLike | None = None,
         block_hashes: BlockHashes | None = None,
+        measured: Measured | None = None,
         origin: Origin = Origin(),
     ) -> None:
         arrivals = _column("arrival_time", arrival_time, np.float64, None)
@@ -125,6 +136,7 @@ class Trace:
             ("max_tokens", max_tokens, np.int64),
             ("deadline", deadline, np.float64),
             ("abort_time", abort_time, np.float64),
+            ("think_time", think_time, np.float64),
         ):
             columns[name] = None if values is None else _column(name, values, dtype, num_requests)
         _check_times(arrivals)
@@ -133,11 +145,18 @@ class Trace:
                 _check_lengths(name, columns[name])
         if columns["abort_time"] is not None:
             _check_aborts(arrivals, columns["abort_time"])
+        if columns["think_time"] is not None:
+            _check_think_times(columns["think_time"], columns["session"])
         if block_hashes is not None and len(block_hashes) != num_requests:
             raise TraceError(
                 f"block_hashes has {len(block_hashes)} requests for {num_requests} arrival times"
             )
+        if measured is not None and len(measured) != num_requests:
+            raise TraceError(
+                f"measured has {len(measured)} requests for {num_requests} arrival times"
+            )
         columns["block_hashes"] = block_hashes
+        columns["measured"] = measured
         columns["origin"] = origin
         for name, value in columns.items():
             object.__setattr__(self, name, value)
@@ -174,6 +193,8 @@ class Trace:
             columns[name] = None if values is None else values[rows]
         if self.block_hashes is not None:
             columns["block_hashes"] = self.block_hashes.take(rows)
+        if self.measured is not None:
+            columns["measured"] = self.measured.take(rows)
         return type(self)(**columns, origin=self.origin)
 
     def with_origin(self, **changes: Any) -> Self:
@@ -192,6 +213,7 @@ _COLUMNS = (
     "max_tokens",
     "deadline",
     "abort_time",
+    "think_time",
 )
 
 
@@ -232,6 +254,18 @@ def _check_aborts(arrivals: NDArray[np.float64], aborts: NDArray[np.float64]) ->
         raise TraceError(
             f"abort_time must not be before arrival_time ({arrivals[row]:g} s), got "
             f"{aborts[row]:g} in row {row}; give inf for a client that never gives up"
+        )
+
+
+def _check_think_times(times: NDArray[np.float64], session: NDArray[np.int64] | None) -> None:
+    if session is None:
+        raise TraceError("think_time needs session, which says whose answer a request waits for")
+    wrong = ~(np.isnan(times) | ((times >= 0) & (times <= MAX_TIME)))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise TraceError(
+            f"think_time must be seconds of at least 0, got {times[row]:g} in row {row}; give nan "
+            "for a request that waits for no answer"
         )
 
 

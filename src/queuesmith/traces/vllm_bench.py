@@ -1,7 +1,8 @@
 """Read the requests of ``vllm bench serve --save-result --save-detailed``.
 
 One JSON object with one entry per request in each of ``start_times`` (seconds on a clock of the
-client), ``input_lens``, ``output_lens`` and ``errors`` (empty text where there was none).
+client), ``input_lens``, ``output_lens`` and ``errors`` (empty text where there was none); and, as
+the client saw them, in ``ttfts`` and ``itls`` (a list per request), whose sum is the latency.
 
 References
 ----------
@@ -14,7 +15,7 @@ from itertools import zip_longest
 from typing import Any
 
 from queuesmith.errors import NotOneTrace, TraceError
-from queuesmith.traces.records import LOAD_GENERATOR, Records, Row, build_from_rows
+from queuesmith.traces.records import LOAD_GENERATOR, Records, Row, build_from_rows, seconds
 from queuesmith.traces.trace import Trace
 
 _LISTS = ("start_times", "input_lens", "output_lens")
@@ -72,9 +73,24 @@ def read_vllm_bench(records: Records, unit: str | None = None) -> Trace:
 def _rows(result: dict[str, Any]) -> Iterator[Row]:
     errors = result.get("errors")
     columns = [result[name] for name in _LISTS]
-    columns.append(errors if isinstance(errors, list) else [])
-    for start, prompt, output, error in zip_longest(*columns):
+    for values in (errors, result.get("ttfts"), result.get("itls")):
+        columns.append(values if isinstance(values, list) else [])
+    for start, prompt, output, error, first, gaps in zip_longest(*columns):
         if error:
             yield "failed request"
         else:
-            yield {"arrival_time": start, "prompt_len": prompt, "output_len": output}
+            ttft = seconds(first)
+            yield {
+                "arrival_time": start,
+                "prompt_len": prompt,
+                "output_len": output,
+                "ttft": ttft,
+                "e2el": _latency(ttft, gaps),
+            }
+
+
+def _latency(ttft: float | None, gaps: Any) -> float | None:
+    if ttft is None or not isinstance(gaps, list):
+        return None
+    known = [seconds(gap) for gap in gaps]
+    return None if None in known else ttft + sum(gap for gap in known if gap is not None)

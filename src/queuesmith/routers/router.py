@@ -1,0 +1,170 @@
+"""A router: one plain Python file that says which replica a request is sent to."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from queuesmith.errors import PolicyError, did_you_mean
+from queuesmith.policies.language import Contract
+from queuesmith.policies.policy import (
+    execute,
+    parameters_of,
+    read_docstring,
+    read_source,
+    split_spec,
+    write_parameters,
+)
+from queuesmith.policies.syntax import check_syntax
+from queuesmith.routers.rows import OWN_FIELDS, REPLICA_FIELDS, SENT_FIELDS
+
+#: What is asked of a router's file, in the language of policies.
+ROUTER = Contract(
+    "router",
+    ("route_key",),
+    "a number, smaller for the replica to send the request to",
+    {"request": SENT_FIELDS, "replica": REPLICA_FIELDS},
+)
+
+_BUILTIN_FOLDER = Path(__file__).parent / "builtin"
+
+
+@dataclass(frozen=True)
+class Router:
+    """What a router file says, and its hook as a plain Python function.
+
+    Two routers are equal when their name and their text are.
+
+    Attributes
+    ----------
+    name : str
+        The file's stem, with overridden parameters: ``power_of_two(CHOICES=3)``.
+    source : str
+        The text that was executed.
+    path : Path
+        Where the text was read; for messages.
+    summary, knows, origin, caution : str
+        From the docstring: its first paragraph, and its Knows, Source and Caution sections.
+    parameters : mapping of str to number
+        Every UPPER_CASE number that a caller may override.
+    route_key : callable
+        ``route_key(request, replica) -> float``; the request goes to the replica with the smallest.
+    reads : frozenset of str
+        The fields it reads, such as ``"replica.num_running"``.
+    """
+
+    name: str
+    source: str
+    path: Path = field(compare=False)
+    summary: str = field(compare=False, repr=False)
+    knows: str = field(compare=False, repr=False)
+    origin: str = field(compare=False, repr=False)
+    caution: str = field(compare=False, repr=False)
+    parameters: Mapping[str, int | float] = field(compare=False)
+    route_key: Callable[[Any, Any], Any] = field(compare=False, repr=False)
+    reads: frozenset[str] = field(compare=False, repr=False)
+
+    @property
+    def reads_engines(self) -> bool:
+        """Whether where a request goes depends on what the replicas are doing."""
+        own = {f"replica.{name}" for name in OWN_FIELDS}
+        return any(name.startswith("replica.") and name not in own for name in self.reads)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of `source`."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Router({self.name})"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Functions made by `exec` do not pickle; their text does.
+        return load_router, (self.name, self.source, self.path)
+
+
+def get_router(spec: Router | str | os.PathLike[str]) -> Router:
+    """Find and load a router.
+
+    Parameters
+    ----------
+    spec : Router, str or path
+        A built-in name (``"round_robin"``) or the path of a ``.py`` file; text may override
+        parameters, ``"power_of_two(CHOICES=3)"``.
+
+    Raises
+    ------
+    PolicyError
+        If there is no such router, or the file cannot be read or breaks the contract.
+
+    Examples
+    --------
+    >>> get_router("power_of_two(CHOICES=3)").parameters["CHOICES"]
+    3
+    """
+    if isinstance(spec, Router):
+        return spec
+    if isinstance(spec, os.PathLike):
+        path = Path(os.fspath(spec))
+        return load_router(path.stem, read_source(path), path)
+    if not isinstance(spec, str):
+        raise PolicyError(f"a router is given by name or path, got {spec!r}")
+    target, arguments = split_spec(spec)
+    if target.endswith(".py") or "/" in target or os.sep in target:
+        path = Path(os.path.expanduser(target))
+        name = path.stem
+    elif target in router_names():
+        name, path = target, _BUILTIN_FOLDER / f"{target}.py"
+    else:
+        known = router_names()
+        raise PolicyError(
+            f"there is no router {target!r}.{did_you_mean(target, known)} Known: "
+            f"{', '.join(known)}; a file is given by its path, such as ./my_router.py"
+        )
+    source = read_source(path)
+    if arguments:
+        source, overridden = write_parameters(name, source, str(path), arguments, ROUTER)
+        name = f"{name}({overridden})"
+    return load_router(name, source, path)
+
+
+def router_names() -> list[str]:
+    """Names of the built-in routers, sorted."""
+    return sorted(path.stem for path in _BUILTIN_FOLDER.glob("*.py") if path.stem != "__init__")
+
+
+def load_router(name: str, source: str, path: Path) -> Router:
+    """Check the text of a router, then execute it.
+
+    Parameters
+    ----------
+    name : str
+    source : str
+    path : Path
+        For messages and tracebacks; nothing is read there.
+
+    Raises
+    ------
+    PolicyError
+        If the text breaks the contract.
+    """
+    checked = check_syntax(source, str(path), ROUTER)
+    summary, sections = read_docstring(checked.docstring)
+    return Router(
+        name=name,
+        source=source,
+        path=path,
+        summary=summary,
+        knows=sections.get("Knows", ""),
+        origin=sections.get("Source", ""),
+        caution=sections.get("Caution", ""),
+        parameters=MappingProxyType(parameters_of(checked, ROUTER)),
+        route_key=execute(source, str(path))["route_key"],
+        reads=checked.reads["route_key"],
+    )
