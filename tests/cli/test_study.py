@@ -116,7 +116,7 @@ BAD = {
     "no such design": (("study", "run", "atlass"), "Did you mean 'atlas'?"),
     "no such file": (("study", "run", "none.toml"), "there is no design 'none.toml'"),
     "no such backend": (("study", "run", "tiny.toml", "--backend", "spark"), "no backend 'spark'"),
-    "no workers": (("study", "run", "tiny.toml", "--workers", 0), "workers must be from 1"),
+    "no workers": (("study", "run", "tiny.toml", "--workers", 0), "num_workers must be at least 1"),
     "no windows": (("study", "run", "tiny.toml", "--windows", 0), "at least 1 window"),
     "output is a file": (("study", "run", "tiny.toml", "--output", "log.csv"), "is a file"),
     "nothing to run": (("study", "run"), "study run --help"),

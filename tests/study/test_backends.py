@@ -1,13 +1,13 @@
 """The same study by threads, processes, Dask and Ray: the same bytes, and mistakes as they were."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
-from queuesmith.errors import ConfigError, PolicyError
-from queuesmith.study.backends import BACKENDS, check_backend, spread
+from dask_cluster import dask_cluster, kill
+from queuesmith.backends import clusters
+from queuesmith.errors import ConfigError
 from queuesmith.study.run import run_study
 
 #: Run as a program, which ends its cluster with itself.
@@ -56,55 +56,52 @@ def test_a_cluster_does_not_change_a_byte(write_design, tmp_path, expected, back
     assert bytes_in(tmp_path / "study") == expected
 
 
-def test_dask_connects_to_a_cluster_that_is_there(small, tmp_path, expected, monkeypatch):
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
-    ) as cluster:
-        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", cluster.scheduler_address)
-        run_study(small(), tmp_path / "study", backend="dask", num_workers=2)
+def test_a_killed_worker_of_a_cluster_does_not_change_a_byte(small, tmp_path, expected):
+    """Of two workers one is killed as soon as a part is there, and does not come back."""
+    pytest.importorskip("distributed")
+    (tmp_path / "cluster").mkdir()
+    with dask_cluster(tmp_path / "cluster") as cluster:
+
+        def kill_one(done, planned):
+            if done == 1:
+                assert planned > 2
+                kill(cluster.workers[0])
+
+        run_study(
+            small(),
+            tmp_path / "study",
+            backend="dask",
+            scheduler_address=cluster.address,
+            progress=kill_one,
+        )
+        assert cluster.workers[0].returncode == -9
 
     assert bytes_in(tmp_path / "study") == expected
 
 
-def refuse(task):
-    if task == 2:
-        raise PolicyError("policy 'mine' failed")
-    return task
+def test_a_cluster_that_loses_all_workers_keeps_what_is_finished(
+    small, tmp_path, expected, monkeypatch
+):
+    pytest.importorskip("distributed")
 
+    def kill_it(done, planned):
+        if done == 1:
+            monkeypatch.setattr(clusters, "EMPTY_SECONDS", 1.0)
+            kill(cluster.workers[0])
 
-def die(task):
-    os._exit(9)
+    (tmp_path / "cluster").mkdir()
+    with (
+        dask_cluster(tmp_path / "cluster", num_workers=1) as cluster,
+        pytest.raises(ConfigError, match=r"has had no worker for .* is kept"),
+    ):
+        run_study(
+            small(),
+            tmp_path / "study",
+            backend="dask",
+            scheduler_address=cluster.address,
+            progress=kill_it,
+        )
 
-
-@pytest.mark.parametrize("backend", ["threading", "loky"])
-def test_a_mistake_comes_back_as_it_was(backend):
-    with pytest.raises(PolicyError, match="policy 'mine' failed"):
-        list(spread(refuse, [0, 1, 2, 3], backend=backend, num_workers=2))
-
-
-@pytest.mark.parametrize("backend", ["threading", "loky"])
-def test_results_say_whose_they_are(backend):
-    done = list(spread(refuse, [5, 6, 7], backend=backend, num_workers=2))
-
-    assert sorted(done) == [(0, 5), (1, 6), (2, 7)]
-
-
-def test_a_worker_that_dies_is_an_error_and_not_a_hang():
-    with pytest.raises(ConfigError, match="a worker process was killed"):
-        list(spread(die, [1, 2], backend="loky", num_workers=2))
-
-
-def test_what_cannot_run_is_refused(monkeypatch):
-    with pytest.raises(ConfigError, match=r"no backend 'lokky'\. Did you mean 'loky'"):
-        check_backend("lokky", 1)
-    with pytest.raises(ConfigError, match="workers must be from 1"):
-        check_backend("loky", 0)
-    monkeypatch.setattr("queuesmith.study.backends.find_spec", lambda name: None)
-    for backend in ("dask", "ray"):
-        with pytest.raises(ConfigError, match=rf"pip install 'queuesmith\[{backend}\]'"):
-            check_backend(backend, 1)
-
-
-def test_all_cores_are_used_when_nothing_is_said():
-    assert [check_backend(name, None)[1] for name in BACKENDS[:2]] == [os.cpu_count()] * 2
+    assert len(list((tmp_path / "study" / "parts").iterdir())) >= 1
+    run_study(small(), tmp_path / "study", backend="threading", num_workers=1)
+    assert bytes_in(tmp_path / "study") == expected

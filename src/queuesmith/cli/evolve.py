@@ -1,7 +1,6 @@
 """``queuesmith evolve``: breed policies for a score, and go on where a run was stopped."""
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from queuesmith.numbers import number
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from queuesmith.backends import Backend
     from queuesmith.evolve.config import EvolveConfig
     from queuesmith.evolve.loop import Progress
 
@@ -53,6 +53,8 @@ def run(
     *,
     seed: Annotated[list[int] | None, Parameter(negative=())] = None,
     workers: int | None = None,
+    backend: str = "threading",
+    scheduler_address: str | None = None,
     output: Path | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     json_: Json = False,
@@ -70,6 +72,12 @@ def run(
         Instead of the configuration's seeds. May be given several times.
     workers
         Candidates at a time; one per core when left out. The result does not depend on it.
+    backend
+        threading, loky, dask or ray. Candidates run in fenced child processes, of this process or,
+        with dask and ray, of the workers of a cluster. The result does not depend on it.
+    scheduler_address
+        Of a Dask or Ray cluster that is there; dask and ray start workers on this machine when
+        neither this nor DASK_SCHEDULER_ADDRESS or RAY_ADDRESS names one.
     output
         Folder to write to; runs/TIME-HASH when left out.
     dry_run
@@ -82,9 +90,9 @@ def run(
     found = read_config(config)
     if seed:
         found = with_seeds(found, seed)
-    workers = _check_workers(workers)
+    chosen = _choose(backend, workers, scheduler_address)
     if dry_run:
-        return _estimate(found, workers, json_)
+        return _estimate(found, chosen.num_workers, json_)
     check_place(output or Path("runs"), "--output")
 
     from queuesmith.evolve.archive import Archive
@@ -100,11 +108,19 @@ def run(
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return _go_on(folder, workers, json_)
+    return _go_on(folder, chosen, json_)
 
 
 @evolve.command
-def resume(folder: Path, /, *, workers: int | None = None, json_: Json = False) -> int:
+def resume(
+    folder: Path,
+    /,
+    *,
+    workers: int | None = None,
+    backend: str = "threading",
+    scheduler_address: str | None = None,
+    json_: Json = False,
+) -> int:
     """Go on with a run that was stopped, to the end it would have had.
 
     Parameters
@@ -113,19 +129,25 @@ def resume(folder: Path, /, *, workers: int | None = None, json_: Json = False) 
         Where `queuesmith evolve run` was writing.
     workers
         Candidates at a time; one per core when left out. The result does not depend on it.
+    backend
+        threading, loky, dask or ray, whatever the run began with. The result does not depend on it.
+    scheduler_address
+        Of a Dask or Ray cluster that is there.
     json_
         Print the whole result as one JSON document instead of text.
     """
-    return _go_on(folder, _check_workers(workers), json_)
+    return _go_on(folder, _choose(backend, workers, scheduler_address), json_)
 
 
-def _check_workers(workers: int | None) -> int:
+def _choose(backend: str, workers: int | None, scheduler_address: str | None) -> "Backend":
+    from queuesmith.backends import Backend
+
     if workers is not None and not 1 <= workers <= 1_000:
         raise ConfigError(f"--workers must be from 1 to 1,000, got {workers}")
-    return workers or os.cpu_count() or 1
+    return Backend.choose(backend, workers, scheduler_address)
 
 
-def _go_on(folder: Path, workers: int, json_: bool) -> int:
+def _go_on(folder: Path, chosen: "Backend", json_: bool) -> int:
     """Run to the end; 0 when some seed has found something better than FCFS, 1 when none has."""
     from rich.console import Console
 
@@ -133,7 +155,13 @@ def _go_on(folder: Path, workers: int, json_: bool) -> int:
 
     try:
         with _progress() as show:
-            document = go_on(folder, workers=workers, progress=show)
+            document = go_on(
+                folder,
+                workers=chosen.num_workers,
+                backend=chosen.name,
+                scheduler_address=chosen.address,
+                progress=show,
+            )
     except KeyboardInterrupt:
         print(
             f"interrupted; nothing that was scored is lost: `queuesmith evolve resume {folder}` "
@@ -145,7 +173,7 @@ def _go_on(folder: Path, workers: int, json_: bool) -> int:
         if json_:
             print(json.dumps(document, indent=1))
         else:
-            _print(document, Console())
+            _print(document, Console(markup=False))
     best = document["best"]
     if best:
         print(f"best: {folder / BEST_FILE}", file=sys.stderr)

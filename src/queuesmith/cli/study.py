@@ -48,6 +48,7 @@ def run(
     output: Path | None = None,
     workers: int | None = None,
     backend: str = "loky",
+    scheduler_address: str | None = None,
     windows: int | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     json_: Json = False,
@@ -66,8 +67,10 @@ def run(
     workers
         Parts at a time; one per core when left out. The result does not depend on it.
     backend
-        loky (processes), threading, dask or ray. dask starts workers on this machine, or uses the
-        cluster whose address is in DASK_SCHEDULER_ADDRESS.
+        loky (processes), threading, dask or ray. The result does not depend on it.
+    scheduler_address
+        Of a Dask or Ray cluster that is there; dask and ray start workers on this machine when
+        neither this nor DASK_SCHEDULER_ADDRESS or RAY_ADDRESS names one.
     windows
         At most so many of each source, for a quick look: a study of its own.
     dry_run
@@ -77,11 +80,11 @@ def run(
     """
     from rich.console import Console
 
-    from queuesmith.study.backends import check_backend
+    from queuesmith.backends import Backend
     from queuesmith.study.design import Design
     from queuesmith.study.run import describe, estimate_seconds, plan, run_study
 
-    _, num_workers = check_backend(backend, workers)
+    num_workers = Backend.choose(backend, workers, scheduler_address).num_workers
     chosen = Design.load(design)
     if windows is not None:
         chosen = chosen.with_windows(windows)
@@ -97,18 +100,25 @@ def run(
             if json_:
                 print(json.dumps(document, indent=1))
             else:
-                _print_plan(document, parts, Console(highlight=False))
+                _print_plan(document, parts, Console(highlight=False, markup=False))
         return
 
     start = time.monotonic()
     with progress_bar(f"studying {chosen.name}") as progress:
-        done = run_study(chosen, folder, backend=backend, num_workers=workers, progress=progress)
+        done = run_study(
+            chosen,
+            folder,
+            backend=backend,
+            num_workers=workers,
+            scheduler_address=scheduler_address,
+            progress=progress,
+        )
     seconds = time.monotonic() - start
     with reader_may_leave():
         if json_:
             print(json.dumps({**done.document, **_headline(done)}, indent=1))
         else:
-            _print_plan(document, parts, Console(highlight=False))
+            _print_plan(document, parts, Console(highlight=False, markup=False))
     print(
         f"study: {folder}, {document['num_runs']:,} runs, {seconds:.0f} s; "
         f"`queuesmith study report {folder}` says what it shows",
@@ -149,7 +159,7 @@ def list_(*, json_: Json = False) -> None:
                 str(len(design.engine_names)),
                 design.title,
             )
-        Console(highlight=False).print(table)
+        Console(highlight=False, markup=False).print(table)
 
 
 def _headline(done: "Study") -> dict[str, Any]:

@@ -31,6 +31,7 @@ from queuesmith.evolve.schema import (
 )
 from queuesmith.evolve.tuning import Cell, CellResult
 from queuesmith.evolve.writer import Writer
+from queuesmith.traces.source import one_line
 
 FILE = "archive.sqlite"
 
@@ -176,11 +177,18 @@ class Archive:
             yield
         except sqlite3.OperationalError as error:
             raise ConfigError(f"{self._path} cannot be used: {error}") from None
-        except sqlite3.DatabaseError as error:
-            raise ConfigError(
-                f"{self._path} is damaged ({' '.join(str(error).split())[:120]}); restore a copy "
-                "of it, or delete the folder and run again"
-            ) from None
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise _damaged(self._path, error) from None
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        """Turn values that are not what was written into one line."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise _damaged(self._path, error) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -206,7 +214,12 @@ class Archive:
 
     def run(self) -> dict[str, str]:
         """Return what is known of the run as a whole."""
-        return dict(self.rows("SELECT key, value FROM run"))
+        return _Known(self._path, self.rows("SELECT key, value FROM run"))
+
+    def parse(self, text: str) -> Any:
+        """Read what was written as JSON."""
+        with self._decoding():
+            return json.loads(text)
 
     def spent(self) -> dict[str, float]:
         """Return what has been used up, by currency."""
@@ -252,14 +265,17 @@ class Archive:
         given = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in given) or "1"
         query = f"SELECT {COLUMNS} FROM candidates WHERE {where} ORDER BY number"
-        return [read_candidate(row) for row in self.rows(query, tuple(given.values()))]
+        rows = self.rows(query, tuple(given.values()))
+        with self._decoding():
+            return [read_candidate(row) for row in rows]
 
     def candidate(self, number: int) -> Candidate:
         """Return one candidate."""
         rows = self.rows(f"SELECT {COLUMNS} FROM candidates WHERE number = ?", (number,))
         if not rows:
             raise ConfigError(f"{self._path} has no candidate {number}")
-        return read_candidate(rows[0])
+        with self._decoding():
+            return read_candidate(rows[0])
 
     def behaviours(self, seed: int, track: str) -> dict[str, int]:
         """Return the first candidate of each behaviour and of each text that was tried."""
@@ -280,19 +296,34 @@ class Archive:
             "SELECT island, candidate, score, window_scores, clean FROM members WHERE seed = ? "
             "AND track = ? AND generation = ? ORDER BY island, score DESC, candidate"
         )
-        return [
-            Member(island, number, score, tuple(json.loads(scores)), bool(clean))
-            for island, number, score, scores, clean in self.rows(query, (seed, track, generation))
-        ]
+        rows = self.rows(query, (seed, track, generation))
+        with self._decoding():
+            return [
+                Member(island, number, score, tuple(json.loads(scores)), bool(clean))
+                for island, number, score, scores, clean in rows
+            ]
 
     def results(self, candidate: int) -> dict[Cell, CellResult]:
         """Return the cells of a candidate whose tails are kept."""
         query = "SELECT window, load, num_requests, mean, tail FROM scores WHERE candidate = ?"
-        return {
-            Cell(window, load): CellResult(num_requests, mean, np.frombuffer(tail, np.float64))
-            for window, load, num_requests, mean, tail in self.rows(query, (candidate,))
-            if tail is not None
-        }
+        rows = self.rows(query, (candidate,))
+        with self._decoding():
+            return {
+                Cell(window, load): CellResult(num_requests, mean, np.frombuffer(tail, np.float64))
+                for window, load, num_requests, mean, tail in rows
+                if tail is not None
+            }
+
+
+class _Known(dict[str, str]):
+    """What is known of a run; what is asked for without asking whether it is there must be."""
+
+    def __init__(self, path: Path, rows: list[tuple[Any, ...]]) -> None:
+        super().__init__(rows)
+        self._path = path
+
+    def __missing__(self, key: str) -> str:
+        raise _damaged(self._path, KeyError(key))
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -308,13 +339,17 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         connection.close()
         raise ConfigError(f"{path} cannot be opened: {error}") from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         connection.close()
-        raise ConfigError(
-            f"{path} is damaged or is no database ({error}); restore a copy of it, or delete the "
-            "folder and run again"
-        ) from None
+        raise _damaged(path, error) from None
     return connection
+
+
+def _damaged(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{path} is damaged or is no database ({one_line(error)}); restore a copy of it, or delete "
+        "the folder and run again"
+    )
 
 
 def _lock(folder: Path) -> Any:

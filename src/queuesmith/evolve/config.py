@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib.resources import files
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from queuesmith.documents import parse_toml, read_file
 from queuesmith.engine.step_time import Preset, get_preset
 from queuesmith.errors import ConfigError, did_you_mean
 from queuesmith.evaluate import Load, parse_loads
@@ -236,8 +236,7 @@ def read_config(spec: str) -> EvolveConfig:
             f"file or one of {', '.join(config_names())}"
         )
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_file(path, MAX_BYTES + 1)
         text = content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"there is no file {spec!r}; check the path") from None
@@ -303,8 +302,8 @@ def parse_config(text: str, where: str) -> EvolveConfig:
         If it is not TOML, has a field that does not exist, or a value that makes no sense.
     """
     try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        document = parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{where} is not TOML: {one_line(error)}") from None
     _known(where, document, _TOP)
     for key, value in document.items():

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from queuesmith.backends import Backend
 from queuesmith.evolve.config import EvolveConfig
+from queuesmith.evolve.remote import RemoteSandbox
 from queuesmith.evolve.sandbox import Cell as SandboxCell
 from queuesmith.evolve.sandbox import Sandbox, SimulationJob
 from queuesmith.evolve.tuning import Cell, CellResult, Limit, Scale, StopRule, Traffic, hopeless
@@ -40,21 +42,30 @@ EvaluatorFactory = Callable[[EvolveConfig, Traffic, Scale, int, ExitStack], Eval
 
 
 def make_sandbox(
-    config: EvolveConfig, traffic: Traffic, scale: Scale, workers: int, stack: ExitStack
+    config: EvolveConfig,
+    traffic: Traffic,
+    scale: Scale,
+    workers: int,
+    stack: ExitStack,
+    backend: Backend | None = None,
 ) -> Evaluator:
-    """Make child processes that hold the tuning windows, and nothing else of the traffic."""
+    """Make child processes that hold the tuning windows, and nothing else of the traffic.
+
+    They are on this machine, since threads and processes would come to the same, unless the
+    backend is a cluster.
+    """
     cells = [
         SandboxCell(workload, traffic.config, traffic.step_time) for workload in traffic.workloads
     ]
-    limits = config.sandbox
-    sandbox = Sandbox(
-        SimulationJob(tuple(cells), stop=StopRule(scale)),
-        workers=workers,
-        cpu_seconds=limits.cpu_seconds,
-        memory_mib=limits.memory_mib,
-        wall_seconds=limits.wall_seconds,
-    )
-    return SandboxEvaluator(sandbox, scale, stack)
+    job = SimulationJob(tuple(cells), stop=StopRule(scale))
+    limits: dict[str, Any] = {
+        "cpu_seconds": config.sandbox.cpu_seconds,
+        "memory_mib": config.sandbox.memory_mib,
+        "wall_seconds": config.sandbox.wall_seconds,
+    }
+    if backend is not None and backend.is_cluster:
+        return SandboxEvaluator(RemoteSandbox(job, backend, **limits), scale, stack)
+    return SandboxEvaluator(Sandbox(job, workers=workers, **limits), scale, stack)
 
 
 class SandboxEvaluator:
@@ -62,14 +73,14 @@ class SandboxEvaluator:
 
     Parameters
     ----------
-    sandbox : Sandbox
+    sandbox : Sandbox or RemoteSandbox
         Not yet entered.
     scale : Scale
     stack : ExitStack
         Ends the processes.
     """
 
-    def __init__(self, sandbox: Sandbox, scale: Scale, stack: ExitStack) -> None:
+    def __init__(self, sandbox: Sandbox | RemoteSandbox, scale: Scale, stack: ExitStack) -> None:
         self._sandbox, self._scale, self._stack = sandbox, scale, stack
         self._started = False
 

@@ -3,13 +3,13 @@
 Of a run that was judged, the champion is what went furthest through the gates.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from queuesmith._version import __version__
+from queuesmith.documents import parse_json, read_file
 from queuesmith.errors import ConfigError, QueuesmithError
 from queuesmith.evolve.archive import Archive
 from queuesmith.evolve.case import Case
@@ -114,8 +114,8 @@ def _read_judgement(path: Path) -> dict[str, Any]:
     document = None
     try:
         if path.stat().st_size <= MAX_BYTES:
-            document = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+            document = parse_json(read_file(path))
+    except (OSError, ValueError):
         pass
     if (
         not isinstance(document, dict)

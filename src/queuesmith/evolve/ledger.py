@@ -19,9 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import index
 from pathlib import Path
 from typing import Any, Self
 
+from queuesmith.documents import parse_json, read_file
 from queuesmith.errors import ConfigError
 from queuesmith.window_sets import WindowSet
 
@@ -44,7 +46,12 @@ def ledger_path(given: Path | None = None) -> Path:
     if named := os.environ.get(VARIABLE):
         return Path(named)
     state = os.environ.get("XDG_STATE_HOME")
-    folder = Path(state) if state else Path.home() / ".local" / "state"
+    folder = Path(state or os.path.expanduser("~/.local/state"))
+    if str(folder).startswith("~"):
+        raise ConfigError(
+            "this account has no home folder for the ledger of held-out windows; name a file with "
+            f"--ledger or ${VARIABLE}"
+        )
     return folder / "queuesmith" / "ledger.jsonl"
 
 
@@ -135,7 +142,7 @@ class Ledger:
         """
         head = self._read_head()  # first, or an entry written meanwhile would seem to be missing
         try:
-            content = self.path.read_bytes()
+            content = read_file(self.path)
         except FileNotFoundError:
             content = b""
         except OSError as error:
@@ -282,7 +289,7 @@ class Ledger:
         previous = _FIRST
         for number, line in enumerate(whole.split(b"\n")[:-1]):
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
                 kept = {key: value for key, value in entry.items() if key != "sha256"}
                 good = (
                     line == json.dumps(entry).encode()
@@ -292,7 +299,7 @@ class Ledger:
                     and entry["sha256"] == _hash(kept)
                     and entry["kind"] in (OPENED, RESULT)
                 )
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            except (ValueError, TypeError, KeyError, AttributeError):
                 good = False
             if not good:
                 raise self._tampered(f"entry {number + 1} is not what was written")
@@ -305,9 +312,9 @@ class Ledger:
                 raise self._tampered(f"{self._head.name} is missing")
             return entries
         try:
-            last = json.loads(head)
-            number, sha256 = int(last["number"]), last["sha256"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+            last = parse_json(head)
+            number, sha256 = index(last["number"]), last["sha256"]
+        except (ValueError, TypeError, KeyError):
             raise self._tampered(f"{self._head.name} is not what was written") from None
         if not 0 <= number < len(entries):
             raise self._tampered(f"it ends before entry {number + 1}")
@@ -317,7 +324,7 @@ class Ledger:
 
     def _read_head(self) -> bytes | None:
         try:
-            return self._head.read_bytes()
+            return read_file(self._head)
         except FileNotFoundError:
             return None
         except OSError:

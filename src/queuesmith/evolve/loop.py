@@ -6,7 +6,6 @@ So a run that was stopped anywhere goes on to the very end it would have had.
 """
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -271,7 +270,7 @@ class Loop:
                     seed=seed,
                     track=track,
                     generation=generation,
-                    classics=json.loads(self.archive.run().get("classics", "[]")),
+                    classics=self.archive.parse(self.archive.run().get("classics", "[]")),
                 )
             for _ in range(wanted if paid else ROUNDS):
                 call += 1

@@ -4,7 +4,6 @@ Nothing is run here but FCFS, to hold the archived times against.
 """
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +49,7 @@ def generations(archive: Archive, scale: Scale | None) -> list[dict[str, Any]]:
                 "seed": seed,
                 "track": track,
                 "generation": number,
-                "windows": json.loads(windows),
+                "windows": archive.parse(windows),
                 "evaluations": archive.num_evaluated(seed, track, number + 1),
                 "candidate": best and best.candidate,
                 "score": best and best.score,

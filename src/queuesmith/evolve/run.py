@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from queuesmith._version import __version__
+from queuesmith.backends import Backend
 from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.evolve.archive import Archive
 from queuesmith.evolve.behaviour import behaviour
@@ -63,6 +65,8 @@ def go_on(
     folder: Path,
     *,
     workers: int = 1,
+    backend: str = "threading",
+    scheduler_address: str | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
     make_evaluator: EvaluatorFactory | None = None,
 ) -> dict[str, Any]:
@@ -74,6 +78,10 @@ def go_on(
         With a run that `begin` has started.
     workers : int
         Candidates at a time; the result does not depend on it.
+    backend : {"threading", "loky", "dask", "ray"}
+        Candidates run in child processes in any case: of this one, or of the workers of a cluster.
+    scheduler_address : str, optional
+        Of a Dask or Ray cluster that is there.
     progress : callable, optional
     make_evaluator : callable, optional
         Runs candidates in a `Sandbox` when left out.
@@ -81,8 +89,10 @@ def go_on(
     Raises
     ------
     QueuesmithError
-        If there is no such run, it is damaged, or its traffic is not there any more.
+        If there is no such run, it is damaged, its traffic is not there any more, or a cluster
+        does not answer.
     """
+    chosen = Backend.choose(backend, workers, scheduler_address)
     with Archive.resume(folder) as archive, ExitStack() as stack:
         run = archive.run()
         config = parse_config(run["config"], f"the configuration in {folder}")
@@ -92,7 +102,7 @@ def go_on(
         if "classics" not in run:
             with archive.write() as writer:
                 writer.set("classics", json.dumps(_classics(config, traffic, scale)))
-        make = make_evaluator or make_sandbox
+        make = make_evaluator or partial(make_sandbox, backend=chosen)
         loop = Loop(
             config,
             archive,
@@ -213,7 +223,7 @@ def summary(archive: Archive, folder: Path) -> dict[str, Any]:
         "stopped": run.get("stopped", ""),
         "best": max(found, key=lambda one: (one["clean"], one["score"]), default=None),
         "seeds": seeds,
-        "classics": json.loads(run.get("classics", "[]")),
+        "classics": archive.parse(run.get("classics", "[]")),
         "evaluations": {track: archive.num_evaluated(track=track) for track in TRACKS},
         "outcomes": [
             {"track": track, "status": status, "verdict": verdict, "count": count}
@@ -242,7 +252,7 @@ def _champion(archive: Archive, seed: int, track: str) -> dict[str, Any] | None:
         "low": low,
         "high": high,
         "clean": bool(clean),
-        "tail_reasons": json.loads(reasons),
+        "tail_reasons": archive.parse(reasons),
         "text_sha256": hashlib.sha256(candidate.text.encode()).hexdigest(),
     }
 

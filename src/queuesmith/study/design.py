@@ -6,7 +6,6 @@ and every window, so that two results with one hash are results of the same stud
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from queuesmith.config import Slo
+from queuesmith.documents import parse_toml
 from queuesmith.engine.step_time import Preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluate import Load
@@ -101,8 +101,8 @@ class Design:
         """
         text, where, folder = design_file.read_text(str(design))
         try:
-            table = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
+            table = parse_toml(text)
+        except ValueError as error:
             raise ConfigError(f"{where} is not TOML ({one_line(error)}); correct it") from None
         return cls.parse(table, where, folder)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from queuesmith.config import Slo
+from queuesmith.documents import read_file
 from queuesmith.engine.step_time import Preset, get_preset
 from queuesmith.errors import ConfigError, QueuesmithError, TraceError, did_you_mean
 from queuesmith.evaluate import Load, parse_loads
@@ -97,7 +98,7 @@ def read_text(design: str) -> tuple[str, str, Path]:
     if design.endswith(".toml"):
         path = Path(design)
         try:
-            return path.read_bytes().decode("utf-8"), path.name, path.resolve().parent
+            return read_file(path).decode("utf-8"), path.name, path.resolve().parent
         except FileNotFoundError:
             raise ConfigError(f"there is no design {design!r}; check the path") from None
         except (OSError, ValueError) as error:

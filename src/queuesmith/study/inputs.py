@@ -166,7 +166,7 @@ def _find(source: Source, folder: Path) -> tuple[Path | None, list[str]]:
                 reasons.append(str(error))
             continue
         public = os.environ.get(TRACES_VARIABLE)
-        folders = [folder, *([Path(public).expanduser()] if public else [])]
+        folders = [folder, *([Path(os.path.expanduser(public))] if public else [])]
         for inside in folders:
             if (inside / name).is_file():
                 return inside / name, []

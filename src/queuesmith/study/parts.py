@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from queuesmith._version import __version__
+from queuesmith.documents import read_file
 from queuesmith.errors import ConfigError
 from queuesmith.study.cells import Cells
 from queuesmith.study.design_file import SLOTS
@@ -129,7 +130,7 @@ def write_sealed(path: Path, name: str, table: pa.Table) -> None:
 def read_sealed(path: Path, name: str) -> pa.Table | None:
     """Read such a file; None when it is missing, differs in any byte, or has another name."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError:
         return None
     place = data.rfind(_seal(name)) + len(_seal(name))

@@ -15,9 +15,10 @@ from typing import Any, Self
 import pyarrow as pa
 
 from queuesmith._version import __version__
+from queuesmith.backends import Backend, spread
+from queuesmith.documents import parse_json, read_file, seal
 from queuesmith.engine.compile import compile_policy
 from queuesmith.errors import ConfigError
-from queuesmith.study.backends import check_backend, spread
 from queuesmith.study.cells import Cells
 from queuesmith.study.design import Design, restore
 from queuesmith.study.design_file import knowledge_name
@@ -35,6 +36,12 @@ from queuesmith.study.parts import (
 
 SCHEMA = "queuesmith.study/1"
 DOCUMENT, WINDOWS = "study.json", "windows.parquet"
+#: What every document has.
+_KINDS = {
+    **dict.fromkeys(("name", "title", "sha256", "version", "code_sha256"), str),
+    **dict.fromkeys(("policies", "loads", "sources", "parts"), list),
+    "design": dict,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +86,7 @@ class Study:
                 f"{folder} holds no study; `queuesmith study run DESIGN --output {folder}` makes "
                 "one"
             )
+        _check_seal(folder, document)
         tables = [read_part(folder, key) for key in document["parts"]]
         missing = sum(table is None for table in tables)
         if missing:
@@ -106,6 +114,7 @@ def run_study(
     *,
     backend: str = "loky",
     num_workers: int | None = None,
+    scheduler_address: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Study:
     """Run what is not yet in a folder, and return all of it.
@@ -116,20 +125,23 @@ def run_study(
     folder : path
         Made when it is not there; one that holds something else is refused.
     backend : {"loky", "threading", "dask", "ray"}
-        Processes, threads, or a cluster: a local one, or that of ``DASK_SCHEDULER_ADDRESS``.
+        Processes, threads, or a cluster. The bytes are the same for any choice.
     num_workers : int, optional
-        All cores when left out. The bytes are the same for any choice.
+        All cores when left out; a cluster that is there has its own number.
+    scheduler_address : str, optional
+        Of a Dask or Ray cluster; workers are started on this machine when it is left out and
+        neither ``DASK_SCHEDULER_ADDRESS`` nor ``RAY_ADDRESS`` names one.
     progress : callable, optional
         Called with the number of finished parts and of all parts.
 
     Raises
     ------
     ConfigError
-        If the folder holds another study, or the disk refuses.
+        If the folder holds another study, the disk refuses, or the backend does.
     QueuesmithError
         What an input or a policy does wrong; parts that are finished are kept.
     """
-    chosen, workers = check_backend(backend, num_workers)
+    chosen = Backend.choose(backend, num_workers, scheduler_address)
     folder = Path(folder)
     parts = plan(design)
     document = describe(design, parts)
@@ -144,9 +156,7 @@ def run_study(
     if todo:
         for policy in design.policies:
             compile_policy(policy)  # once, so that workers find it compiled
-    for place, table in spread(
-        _run, todo, backend=chosen, num_workers=min(workers, len(todo) or 1)
-    ):
+    for place, table in spread(_run, todo, chosen):
         write_part(folder, todo[place].key, table)
         done += 1
         if progress is not None:
@@ -211,7 +221,7 @@ def describe(design: Design, parts: Sequence[Part]) -> dict[str, Any]:
         }
         for inputs in design.inputs
     ]
-    return {
+    document = {
         "schema": SCHEMA,
         "name": design.name,
         "title": design.title,
@@ -248,6 +258,7 @@ def describe(design: Design, parts: Sequence[Part]) -> dict[str, Any]:
         "num_parts": len(parts),
         "parts": [part.key for part in parts],
     }
+    return {**document, "seal": seal(document)}
 
 
 def estimate_seconds(parts: Sequence[Part], num_workers: int) -> float:
@@ -316,11 +327,20 @@ def _refuse_another(folder: Path, there: dict[str, Any], document: dict[str, Any
         )
 
 
+def _check_seal(folder: Path, document: dict[str, Any]) -> None:
+    """Refuse a document that was edited or damaged; one older than seals has none."""
+    if document.get("seal", seal(document)) != seal(document):
+        raise ConfigError(
+            f"{folder / DOCUMENT} is not what was written; `queuesmith study run "
+            f"{document['name']} --output {folder}` writes it again, and runs no part twice"
+        )
+
+
 def _read_document(folder: Path) -> dict[str, Any] | None:
     """Return the document of a folder; None when there is none."""
     path = folder / DOCUMENT
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = parse_json(read_file(path).decode("utf-8"))
     except FileNotFoundError:
         return None
     except NotADirectoryError:
@@ -335,5 +355,11 @@ def _read_document(folder: Path) -> dict[str, Any] | None:
         raise ConfigError(
             f"{path} has schema {schema!r:.80}, and this version reads {SCHEMA!r}; use the version "
             "that made it, or name another folder"
+        )
+    damaged = [key for key, kind in _KINDS.items() if not isinstance(document.get(key), kind)]
+    if damaged:
+        raise ConfigError(
+            f"{path} has no {damaged[0]} as it was written; remove it to run its study again: "
+            "parts that are whole are kept"
         )
     return document  # type: ignore[no-any-return]

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from queuesmith import numbers
+from queuesmith.documents import parse_json, read_file, seal
 from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.policies import get_policy
 from queuesmith.score import MARGIN
@@ -164,6 +165,7 @@ def _kinds(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
 def save_summary(summary: Mapping[str, Any], path: Path) -> None:
     """Write a summary with one cell a line, so that a changed study is a readable difference."""
     head = {name: value for name, value in summary.items() if name != "cells"}
+    head["seal"] = seal(summary)
     text = json.dumps(head, ensure_ascii=False, allow_nan=False, indent=1)
     cells = ",\n".join(
         json.dumps(cell, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -187,8 +189,8 @@ def load_summary(path: Path | None = None) -> dict[str, Any]:
     """
     name = PACKAGED if path is None else str(path)
     try:
-        source = files(__package__) / PACKAGED if path is None else path
-        document = json.loads(source.read_text(encoding="utf-8"))
+        packaged = files(__package__) / PACKAGED
+        document = parse_json(packaged.read_bytes() if path is None else read_file(path))
     except FileNotFoundError:
         remedy = (
             "give the folder of a study of your own with --study"
@@ -206,6 +208,11 @@ def load_summary(path: Path | None = None) -> dict[str, Any]:
         raise ConfigError(
             f"{name} is no summary of a study: it must say schema {SCHEMA!r}, got {found!r}; make "
             "one with `queuesmith study report FOLDER --summary FILE`"
+        )
+    if path is not None and document.pop("seal", None) != seal(document):
+        raise ConfigError(
+            f"{name} is not what was written; make it again with `queuesmith study report FOLDER "
+            "--summary FILE`"
         )
     return document
 
