@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from queuesmith.documents import parse_toml, read_file
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
 from queuesmith.traces import load_trace
 from queuesmith.traces.source import one_line
@@ -99,11 +99,11 @@ class WindowSet:
         """
         path = Path(path)
         try:
-            text = path.read_bytes().decode("utf-8")
-            document = tomllib.loads(text)
+            text = read_file(path).decode("utf-8")
+            document = parse_toml(text)
         except FileNotFoundError:
             raise TraceError(f"there is no window set {str(path)!r}; check the path") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise TraceError(
                 f"{path.name} is not a window set in TOML ({one_line(error)})"
             ) from None
@@ -286,8 +286,8 @@ def is_window_set(path: Path) -> bool:
     if path.suffix != ".toml":
         return False
     try:
-        return "source" in tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return "source" in parse_toml(read_file(path).decode("utf-8"))
+    except (OSError, ValueError):
         return False
 
 

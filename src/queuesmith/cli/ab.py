@@ -1,7 +1,6 @@
 """``queuesmith ab``: measure a policy against vLLM as it is."""
 
 import json
-import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from cyclopts import Parameter
 from queuesmith.cli.options import EngineOptions, TrafficOptions, build_engine, load_windows
 from queuesmith.cli.output import (
     check_place,
+    command_line,
     make_folder,
     progress_bar,
     reader_may_leave,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from queuesmith.policies import Policy
 
 SCHEMA = "queuesmith.ab/1"
+EXPORT_SCHEMA = "queuesmith.ab.export/1"
 
 
 def ab(
@@ -141,11 +142,12 @@ def ab(
         arms = _running_arms(chosen, base_url, served_model, timeout)
         where = f"servers {base_url[0]} (stock) and {base_url[1]} (policy)"
     elif model is not None:
+        notes = [f"in loads and in the simulation: {note}" for note in notes]
         arms = _own_arms(chosen, policy, model, args, preset if known else None, timeout)
         where = f"vLLM servers of {model}, a fresh one for every run"
     cells = make_cells(cut, regions, [config, own], step_time, knowledge, seed)
     if export:
-        return _export(cells, export, served_model or model, seed, output)
+        return _export(cells, export, served_model or model, seed, output, json_)
 
     settings: dict[str, Any] = {
         "policy": chosen.name,
@@ -239,7 +241,7 @@ def _measure(
             "warnings": warnings,
         }
     )
-    document["config"]["command"] = shlex.join(["queuesmith", *sys.argv[1:]])
+    document["config"]["command"] = command_line()
     write_whole(
         folder / "ab.json",
         lambda path: path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8"),
@@ -251,7 +253,7 @@ def _measure(
         if json_:
             print(json.dumps(document, indent=1))
         else:
-            print_ab(document, Console())
+            print_ab(document, Console(markup=False))
     print(f"report: {report}", file=sys.stderr)
     if outcome.failures:
         print(
@@ -264,7 +266,12 @@ def _measure(
 
 
 def _export(
-    cells: "list[Cell]", form: str, model: str | None, seed: int, output: Path | None
+    cells: "list[Cell]",
+    form: str,
+    model: str | None,
+    seed: int,
+    output: Path | None,
+    json_: bool,
 ) -> int:
     from queuesmith.deploy.ab import config_key
     from queuesmith.deploy.schedule import FORMATS, write_schedule
@@ -274,15 +281,20 @@ def _export(
     if model is None and form == "aiperf":
         raise ConfigError("--export aiperf writes whole requests; name the --served-model in them")
     folder = make_folder(output, config_key({"cells": [cell.name for cell in cells]}))
-    for cell in cells:
-        place = folder / f"{cell.name}.{form}.jsonl"
+    places = [folder / f"{cell.name}.{form}.jsonl" for cell in cells]
+    for number, (cell, place) in enumerate(zip(cells, places, strict=True)):
+        # Prompts of its own for each, or a server that serves one after another would know them.
         write_whole(
             place,
-            lambda path, cell=cell: write_schedule(  # type: ignore[misc]
+            lambda path, cell=cell, seed=seed + number: write_schedule(  # type: ignore[misc]
                 cell.workload, form, model or "", seed, path
             ),
         )
-        print(place)
+    if json_:
+        print(json.dumps({"schema": EXPORT_SCHEMA, "files": list(map(str, places))}, indent=1))
+    else:
+        for place in places:
+            print(place)
     return 0
 
 

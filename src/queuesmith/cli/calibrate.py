@@ -61,7 +61,7 @@ def calibrate(
         Print everything as one JSON document instead of a table.
     """
     from queuesmith.deploy.calibrate import errors, fit_step_time, repeatability
-    from queuesmith.deploy.engine_file import preset_toml
+    from queuesmith.deploy.engine_file import config_of, preset_toml
 
     if (model is None) == (records is None):
         raise ConfigError("give either --model, to drive a server, or --records of one that ran")
@@ -79,7 +79,7 @@ def calibrate(
         header, fitted, unseen = _read(records or [])
         how = f"records {', '.join(path.name for path in records or [])}"
     where = hardware or _hardware()
-    is_async = (header.get("engine") or {}).get("async_scheduling")
+    is_async = config_of(header).async_scheduling
     provenance = (
         f"measured by queuesmith calibrate on {where}, vLLM {header.get('vllm')}"
         f"{', asynchronous scheduling' if is_async else ''}, "
@@ -209,7 +209,7 @@ def _print(document: dict[str, Any]) -> None:
 
     from queuesmith import numbers
 
-    console = Console()
+    console = Console(markup=False)
     console.print(document["provenance"], highlight=False, markup=False)
     table = Table(box=None, pad_edge=False)
     for name in ("steps", "", "number", "mean error", "median", "p90", "error of the sum"):

@@ -1,7 +1,6 @@
 """``queuesmith evolve judge``: lead a policy through the gates."""
 
 import json
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from queuesmith.cli.output import check_place, make_folder, reader_may_leave, write_whole
+from queuesmith.cli.output import (
+    check_place,
+    command_line,
+    make_folder,
+    reader_may_leave,
+    write_whole,
+)
+from queuesmith.documents import parse_json, read_file
 from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,7 +125,7 @@ def judge(
     spent_mark = "-spent" if judgement.spent else ""  # the first opening's sheet stays as it is
     _write(folder / f"judgement{spent_mark}.json", json.dumps(document, indent=1) + "\n")
     if judgement.opened:
-        sheet = plain(proof(judgement, shlex.join(["queuesmith", *sys.argv[1:]])))
+        sheet = plain(proof(judgement, command_line()))
         _write(folder / f"proof{spent_mark}.json", json.dumps(sheet, indent=1) + "\n")
         _write(folder / f"proof{spent_mark}.md", markdown(sheet))
     with reader_may_leave():
@@ -145,10 +151,10 @@ def _read_ab(path: Path) -> Mapping[str, Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path.name} is too large for a result of `queuesmith ab`")
-        document = json.loads(path.read_bytes())
+        document = parse_json(read_file(path))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {str(path)!r}; check --ab") from None
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         document = None
     if not isinstance(document, dict) or document.get("schema") != "queuesmith.ab/1":
         raise ConfigError(f"{path.name} is no ab.json of `queuesmith ab`; check --ab")

@@ -1,7 +1,6 @@
 """``queuesmith evolve report`` and ``evolve diagnose``: what a run found, and why it scores so."""
 
 import json
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from queuesmith.cli.output import check_place, make_folder, reader_may_leave, write_whole
+from queuesmith.cli.output import (
+    check_place,
+    command_line,
+    make_folder,
+    reader_may_leave,
+    write_whole,
+)
 from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,7 +60,7 @@ def report(
     target = output or folder
     check_place(target, "--output")
     given = None if candidate is None else _read_candidate(candidate)
-    command = shlex.join(["queuesmith", *sys.argv[1:]])
+    command = command_line()
     with _progress() as progress:
         document = tell(folder, given, workers=workers, command=command, progress=progress)
 
@@ -117,7 +122,7 @@ def diagnose(
         if json_:
             print(json.dumps(document, indent=1))
         else:
-            print_diagnosis(document, Console(highlight=False))
+            print_diagnosis(document, Console(highlight=False, markup=False))
 
 
 def _check_run(folder: Path) -> None:

@@ -1,12 +1,14 @@
 """Where results go: a folder of their own, files that are whole or absent, a terminal."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from queuesmith.documents import printable
 from queuesmith.errors import ConfigError
 
 
@@ -75,6 +77,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     finally:
         part.unlink(missing_ok=True)
     return path
+
+
+def command_line() -> str:
+    """Return the command that the user gave, as text that any file and terminal takes."""
+    return printable(shlex.join(["queuesmith", *sys.argv[1:]]))
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """``queuesmith plan``: how much traffic an engine carries within an SLO, under which policy."""
 
 import json
-import shlex
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from queuesmith.cli.options import (
 )
 from queuesmith.cli.output import (
     check_place,
+    command_line,
     make_folder,
     progress_bar,
     reader_may_leave,
@@ -157,13 +157,13 @@ def plan(
             notes=notes,
             window_set=window_set,
         )
-    made.document["config"]["command"] = shlex.join(["queuesmith", *sys.argv[1:]])
+    made.document["config"]["command"] = command_line()
     report = _write(made, output)
     with reader_may_leave():
         if json_:
             print(json.dumps(made.document, indent=1))
         else:
-            print_plan(made.document, Console())
+            print_plan(made.document, Console(markup=False))
     print(f"report: {report}", file=sys.stderr)
 
 

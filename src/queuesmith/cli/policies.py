@@ -45,7 +45,7 @@ def policies(
                 row["checked"] = str(reports[row["name"]]).splitlines()
         print(json.dumps({"schema": SCHEMA, "policies": rows}, indent=1))
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if name is None and not check:
         _list(chosen, console)
     elif check:
@@ -86,7 +86,7 @@ def _list(chosen: list["Policy"], console: Any) -> None:
     table.add_column()
     for policy in chosen:
         mark = f" [{_kind(policy)}]" if _kind(policy) else ""
-        table.add_row(policy.name, f"{policy.summary}{mark}".replace("[", "\\["))
+        table.add_row(policy.name, f"{policy.summary}{mark}")
     console.print(table)
     console.print("\nqueuesmith policies NAME explains one; a file of your own is ./my_policy.py")
 

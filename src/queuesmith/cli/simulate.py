@@ -149,7 +149,7 @@ def _print(document: dict[str, Any]) -> None:
     from queuesmith.metrics import METRICS
 
     origin = document["origin"]
-    console = Console()
+    console = Console(markup=False)
     console.print(
         f"{origin['kind']} traffic: {origin['source']}; policy {document['policy']}; engine "
         f"{document['engine']} ({document['provenance']})",

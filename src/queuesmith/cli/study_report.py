@@ -1,7 +1,6 @@
 """``queuesmith study report`` and ``study advise``: what a study says, and what it says to you."""
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from queuesmith.cli.options import TrafficOptions, load_windows
 from queuesmith.cli.output import (
     check_file,
     check_place,
+    command_line,
     make_folder,
     reader_may_leave,
     write_whole,
@@ -65,7 +65,7 @@ def report(
     check_place(target, "--output")
     if summary is not None:
         check_file(summary, "--summary")
-    command = shlex.join(["queuesmith", *sys.argv[1:]])
+    command = command_line()
     study = Study.load(folder)
     atlas = make_atlas(study, command=command)
 
@@ -80,7 +80,7 @@ def report(
         if json_:
             print(text, end="")
         else:
-            _print_answers(atlas, Console(highlight=False))
+            _print_answers(atlas, Console(highlight=False, markup=False))
     print(f"page: {page}; {len(found)} tables beside it", file=sys.stderr)
     if summary is not None:
         print(f"summary: {summary}", file=sys.stderr)

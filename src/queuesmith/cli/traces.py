@@ -285,7 +285,7 @@ def _size(num_bytes: int | None) -> str:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, markup=False)
 
 
 def _print(console: "Console", text: str) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from queuesmith.config import EngineConfig
 from queuesmith.deploy.arms import Arm, Run
 from queuesmith.deploy.replay import Served
+from queuesmith.documents import parse_json
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.execute import simulate_workload
 from queuesmith.engine.idle import e2el_alone
@@ -194,7 +195,7 @@ class Store:
     def load(self, name: str) -> Run | None:
         """Return a run that was kept and in which nothing failed."""
         try:
-            kept = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            kept = parse_json((self.folder / f"{name}.json").read_text(encoding="utf-8"))
             if kept.pop("key") != self._key:
                 return None
             served = [Served(**_nan(one)) for one in kept.pop("served")]

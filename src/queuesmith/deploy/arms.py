@@ -4,7 +4,6 @@ An arm serves a workload on a fresh engine and says what became of each request 
 machine was meanwhile: on the virtual clock, on a server that it starts itself, or on one that runs.
 """
 
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.deploy.local_server import LocalServer
 from queuesmith.deploy.replay import Served, Server, replay
 from queuesmith.deploy.steps import StepWork
+from queuesmith.documents import parse_json, read_file
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, prepare
 from queuesmith.errors import ConfigError
@@ -191,14 +191,14 @@ def read_steps(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """
     wrong = f"{path} is not a record of steps"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = read_file(path).decode("utf-8").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{wrong}: {getattr(error, 'strerror', None) or error}") from None
     header: dict[str, Any] = {}
     steps = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             if "engine" in record:
                 header = record
                 continue
@@ -206,7 +206,7 @@ def read_steps(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             if not 0 < float(record["seconds"]) < math.inf:
                 raise ValueError("seconds must be positive")
             steps.append(record)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             if number == len(lines) and not line.endswith("\n"):
                 break
             raise ConfigError(f"{wrong}: line {number}: {error}") from None

@@ -1,15 +1,16 @@
 """An engine that was measured, as a TOML file: `calibrate` writes it and ``--engine`` reads it."""
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from queuesmith.config import EngineConfig
+from queuesmith.documents import parse_toml, read_file
 from queuesmith.engine.step_time import Preset, StepTime
 from queuesmith.errors import ConfigError
+from queuesmith.traces.source import one_line
 
 SCHEMA = "queuesmith.engine/1"
 
@@ -70,14 +71,14 @@ def read_preset(path: Path) -> Preset:
         If the file cannot be read or is none.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = parse_toml(read_file(path).decode("utf-8"))
     except OSError as error:
         raise ConfigError(
             f"engine file {path} cannot be read: {error.strerror}; write one with "
             "`queuesmith calibrate`"
         ) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"engine file {path} is not TOML: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"engine file {path} is not TOML: {one_line(error)}") from None
     step_time, engine = data.get("step_time"), data.get("engine")
     if data.get("schema") != SCHEMA or not isinstance(step_time, dict | None):
         raise ConfigError(
