@@ -2,8 +2,11 @@
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import hostile_server as hostile
@@ -220,8 +223,13 @@ def test_a_server_of_ones_own_runs_for_as_long_as_it_is_needed(tmp_path):
     assert (tmp_path / "run" / "server.log").read_text().startswith("sjf")
 
 
-def test_a_measurement_that_is_told_to_end_leaves_no_server_behind(tmp_path):
-    code = OWN.format(folder=str(Path(hostile.__file__).parent))
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_measurement_that_ends_leaves_no_server_behind(tmp_path, how):
+    """Nor what the server has started, even where it does not listen to SIGTERM."""
+    child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    code = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
+    code += "print(child.pid, flush=True)\n"
+    code += OWN.format(folder=str(Path(hostile.__file__).parent))
     script = f"""
 import sys, time
 from pathlib import Path
@@ -239,10 +247,27 @@ with LocalServer("m", "", {{"QUEUESMITH_POLICY": ""}}, Path("run"), command=comm
         stderr=subprocess.DEVNULL,
     ) as measuring:
         server = Server(measuring.stdout.readline().strip())
+        child_id = int((tmp_path / "run" / "server.log").read_text().split()[0])
         assert server.is_ready()
-        measuring.terminate()
+        assert runs(child_id)
+        measuring.send_signal(how)
         measuring.wait(20)
+    give_up_at = time.monotonic() + 10
+    while (server.is_ready() or runs(child_id)) and time.monotonic() < give_up_at:
+        time.sleep(0.05)
     assert not server.is_ready()
+    assert not runs(child_id)
+
+
+def runs(process_id):
+    """Tell whether a process is there and has not ended."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{process_id}/stat")
+    # Where nobody collects orphans, they stay as zombies.
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path):

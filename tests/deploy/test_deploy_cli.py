@@ -32,7 +32,7 @@ def ab(run, log):
 
 
 def test_a_faster_server_is_found_and_everything_is_written(ab, tmp_path):
-    with hostile.serving(gap=0.02) as stock, hostile.serving(gap=0.002) as ours:
+    with hostile.serving(gap=0.1) as stock, hostile.serving(gap=0.002) as ours:
         ran = ab(stock, ours, "--json", "--machine-margin", 9)
 
     assert ran.code == 0, ran.err
@@ -51,7 +51,7 @@ def test_a_faster_server_is_found_and_everything_is_written(ab, tmp_path):
 
 
 def test_servers_of_unlike_speed_get_no_verdict(ab):
-    with hostile.serving(gap=0.02) as stock, hostile.serving(gap=0.002) as ours:
+    with hostile.serving(gap=0.1) as stock, hostile.serving(gap=0.002) as ours:
         ran = ab(stock, ours)
 
     assert ran.code == 0
@@ -167,6 +167,9 @@ def test_a_schedule_is_exported_for_each_window(run, log, tmp_path):
     files = sorted((tmp_path / "out").iterdir())
     assert [len(path.read_text().splitlines()) for path in files] == [12, 12]
     assert ran.out.split() == [str(path.relative_to(tmp_path)) for path in files]
+    lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    hashes = [one for line in lines for one in line["hash_ids"]]
+    assert len(set(hashes)) == len(hashes)  # nor does one file know the prompts of another
 
 
 # calibrate

@@ -125,6 +125,34 @@ def test_no_verdict_when_the_machine_was_not_equally_fast(make_cells, step_ms, w
         assert "did not see the same machine" in row["reason"]
 
 
+def test_a_pair_of_runs_on_an_uneven_machine_is_left_out_and_that_is_said(make_cells):
+    """Something else ran beside stock for once, and its requests waited ten times as long."""
+
+    def make(cell, repeat, arm):
+        slowed = arm == STOCK and (cell.window.index, repeat) in {(3, 1), (5, 0)}
+        return make_run(cell, 10.0 if slowed else 1.0, step_ms=30.0 if slowed else 10.0)
+
+    outcome = judge(make_cells(8), make)
+
+    [row] = outcome.loads
+    assert (row["verdict"], row["mean_change"]) == ("same", 0.0)
+    assert (row["num_pairs"], row["num_uneven"], row["num_windows"]) == (24, 2, 8)
+    assert row["reason"].startswith("2 of 24 pairs of runs are left out")
+    assert len(outcome.runs) == 24  # they are shown all the same
+
+
+def test_no_verdict_when_most_pairs_of_runs_were_on_an_uneven_machine(make_cells):
+    """Even where the arms were slowed in turn, so that both took as long in all."""
+
+    def make(cell, repeat, arm):
+        slowed = arm == (STOCK if cell.window.index % 2 else "sjf")
+        return make_run(cell, 1.0 if arm == "sjf" else 2.0, step_ms=15.0 if slowed else 10.0)
+
+    [row] = judge(make_cells(8), make).loads
+    assert row["verdict"] == "withheld"
+    assert row["reason"].startswith("in 24 of 24 pairs of runs the arms did not see the same")
+
+
 def test_larger_batches_are_not_taken_for_a_slower_machine(make_cells):
     """Where the step-time model says what the work should take, that is the measure."""
     outcome = judge(

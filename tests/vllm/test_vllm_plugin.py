@@ -1,6 +1,7 @@
 """What keeps a server safe from a policy: each rule holds, and without it something breaks."""
 
 import dataclasses
+import io
 import logging
 import math
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from _pytest.outcomes import Failed
 
 pytest.importorskip("vllm.v1.core.sched.scheduler", reason="vLLM is not installed here")
 
@@ -20,8 +22,11 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import RequestStatus
 
 import queuesmith.deploy.decide
+import queuesmith.deploy.monitor
 import queuesmith.deploy.plugin
+import queuesmith.deploy.rows
 import queuesmith.deploy.scheduler
+import queuesmith.deploy.tracker
 from queuesmith.config import EngineConfig
 from queuesmith.deploy.options import PluginOptions
 from queuesmith.deploy.plugin import check_deployable
@@ -32,6 +37,8 @@ from queuesmith.policies.policy import load_text
 pytestmark = pytest.mark.vllm
 
 DECIDE, SCHEDULER = queuesmith.deploy.decide, queuesmith.deploy.scheduler
+MONITOR, TRACKER = queuesmith.deploy.monitor, queuesmith.deploy.tracker
+PLUGIN, ROWS = queuesmith.deploy.plugin, queuesmith.deploy.rows
 
 FCFS = "def waiting_key(request, engine):\n    return request.arrival_time\n"
 LCFS = (
@@ -98,6 +105,19 @@ def requests_set_aside_are_counted():
     scheduler = make(source, long_prefill_token_threshold=40)
     add(scheduler, "alone", prompt_len=200, arrival_time=0.0)
     add(scheduler, "set aside", arrival_time=1.0)
+
+    assert real.step(scheduler).num_scheduled_tokens == {"alone": 40}
+
+
+def held_requests_are_counted():
+    decodes = "request.num_prompt_tokens == 50 and request.num_output_tokens > 0"
+    scheduler = make(FCFS + hook("hold", decodes), long_prefill_token_threshold=40)
+    add(scheduler, "held")
+    real.step(scheduler)
+    real.step(scheduler)
+    add(scheduler, "alone", prompt_len=200, arrival_time=1.0)
+    while len(scheduler.running) < 2:
+        real.step(scheduler)
 
     assert real.step(scheduler).num_scheduled_tokens == {"alone": 40}
 
@@ -279,9 +299,252 @@ def whoever_has_had_no_token_for_long_is_no_victim():
     assert preempted == {"new"}
 
 
+def whoever_has_had_no_token_for_long_is_not_displaced():
+    scheduler = make(LCFS, max_wait=10.0, max_num_seqs=1)
+    add(scheduler, "old", arrival_time=99.0)
+    for _ in range(3):
+        real.step(scheduler)
+    scheduler.now += 11.0
+    add(scheduler, "new", arrival_time=scheduler.now)
+
+    assert not real.step(scheduler).preempted_req_ids
+    assert real.step(scheduler).preempted_req_ids == {"old"}  # which has had a token now
+
+
+def whoever_has_waited_too_long_displaces():
+    scheduler = make(LCFS, max_wait=10.0, max_num_seqs=1)
+    add(scheduler, "new", arrival_time=99.0)
+    for _ in range(3):
+        real.step(scheduler)
+    add(scheduler, "long ago", arrival_time=80.0)
+
+    assert real.step(scheduler).preempted_req_ids == {"new"}
+
+
+def whoever_has_a_key_that_is_no_number_goes_last():
+    scheduler = make(hook("waiting_key", "request.predicted_output_tokens"), max_num_seqs=1)
+    for row, predicted in enumerate(["unknown", 30, "unknown", 20, 10]):
+        xargs = {"predicted_output_tokens": predicted}
+        add(scheduler, f"r{row}", arrival_time=float(row), max_tokens=2, xargs=xargs)
+
+    assert served_in_order(scheduler) == ["r4", "r3", "r1", "r0", "r2"]
+
+
+def a_key_is_asked_for_anew_when_a_token_comes_late():
+    source = hook("waiting_key", "request.num_output_tokens")
+    scheduler = make(source, async_scheduling=True, max_num_seqs=1)
+    first = add(scheduler, "first")
+    output = scheduler.schedule()
+    model_output = real.run_model(scheduler, output)
+    scheduler.running.remove(first)  # as where KV blocks run out
+    scheduler._preempt_request(first, 0.0)
+    add(scheduler, "second", arrival_time=1.0, max_tokens=2)
+    add(scheduler, "third", arrival_time=2.0)
+    second = scheduler.schedule()
+    second_output = real.run_model(scheduler, second)
+    scheduler.update_from_output(output, model_output)
+    scheduler.update_from_output(second, second_output)
+
+    assert served_in_order(scheduler) == ["second", "third", "first"]
+
+
+def served_in_order(scheduler):
+    order = []
+    while scheduler.has_unfinished_requests():
+        order += [name for name in real.step(scheduler).num_scheduled_tokens if name not in order]
+    return order
+
+
+def a_fault_costs_one_step_its_order_and_nothing_else():
+    scheduler = make(
+        hook("waiting_key", "1 / (request.num_prompt_tokens - 60)")
+        + hook("hold", "engine.now == 100.0")
+    )
+    add(scheduler, "first", prompt_len=60)
+    add(scheduler, "second", prompt_len=50, arrival_time=1.0)
+    add(scheduler, "third", prompt_len=50, arrival_time=2.0)
+
+    assert list(scheduler.schedule().num_scheduled_tokens) == ["first", "second"]
+    assert names(scheduler.waiting) == ["third"]
+    assert scheduler.max_num_active_reqs == 2
+    assert dict(scheduler.policy_monitor.faults) == {"waiting_key: ZeroDivisionError": 1}
+
+
+def a_fault_of_the_plug_in_costs_one_step_its_order():
+    scheduler = make(hook("waiting_key", "-request.arrival_time"), max_num_seqs=1)
+    scheduler._policy_line.follow = lambda queue: 1 / 0
+    for row in range(3):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+
+    assert set(real.step(scheduler).num_scheduled_tokens) == {"r0"}
+
+
+def books_that_may_be_wrong_are_not_followed():
+    scheduler = make(hook("waiting_key", "-request.arrival_time"), max_num_seqs=1)
+    scheduler._policy_tracker.schedule = lambda output, start: 1 / 0
+    for row in range(3):
+        add(scheduler, f"r{row}", arrival_time=float(row), max_tokens=2)
+
+    assert served_in_order(scheduler) == ["r2", "r0", "r1"]
+    assert not scheduler.policy_monitor.on
+
+
+def a_policy_that_fails_too_often_is_not_asked_any_more():
+    scheduler = make(hook("waiting_key", "1 / (request.num_prompt_tokens - 50)"), max_num_seqs=1)
+    for row in range(5):
+        add(scheduler, f"r{row}", arrival_time=float(row), max_tokens=2)
+    real.drain(scheduler)
+
+    assert scheduler.policy_monitor.faults.total() == 3
+    assert not scheduler.policy_monitor.on
+
+
+def a_slow_policy_costs_one_step_its_order():
+    body = "def waiting_key(request, engine):\n    total = 0.0\n    for step in range(5000):\n"
+    body += "        total += step\n    return -request.arrival_time\n"
+    scheduler = make(body)
+    scheduler._policy_options = PluginOptions("-", time_limit=0.001)
+    for row in range(200):
+        add(scheduler, f"r{row:03d}", arrival_time=50.0 + row / 10)
+    real.step(scheduler)
+
+    assert dict(scheduler.policy_monitor.faults) == {"waiting_key: too slow": 1}
+    assert names(scheduler.running) == ["r000", "r001"]
+
+
+def nobody_is_lost_when_vllm_itself_fails():
+    source = hook("waiting_key", "-request.arrival_time") + hook(
+        "admit", "request.arrival_time < 3"
+    )
+    scheduler = make(source + hook("hold", "request.arrival_time == 0"))
+    for row in range(2):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    real.step(scheduler)
+    for row in range(2, 5):
+        add(scheduler, f"r{row}", arrival_time=float(row))
+    running = set(names(scheduler.running))
+
+    def fail(*arguments):
+        raise OSError("out of luck")
+
+    scheduler.max_num_active_reqs = 3
+    scheduler.kv_cache_manager.new_step_starts = fail
+    with pytest.raises(OSError, match="out of luck"):
+        scheduler.schedule()
+
+    assert set(names(scheduler.running)) == running
+    assert names(scheduler.waiting) == ["r2", "r3", "r4"]
+    assert scheduler.max_num_active_reqs == 3
+
+
+def shadow_mode_orders_nothing():
+    scheduler = make(FCFS, max_num_seqs=1)
+    options = PluginOptions("-", shadow=True, max_wait=math.inf, time_limit=math.inf)
+    scheduler.attach_policy(policy(hook("waiting_key", "-request.arrival_time")), options)
+    for row in range(3):
+        add(scheduler, f"r{row}", arrival_time=float(row), max_tokens=2)
+
+    assert served_in_order(scheduler) == ["r0", "r1", "r2"]
+    assert scheduler.policy_monitor.totals["reorderings"] > 0
+
+
+def what_a_client_sends_wrongly_is_as_good_as_not_sent():
+    scheduler = make(FCFS)
+    add(scheduler, "a", xargs={"predicted_output_tokens": [1], "time_to_deadline": "soon"})
+    real.drain(scheduler)
+
+    assert scheduler.policy_monitor.on
+
+
+def clients_that_are_gone_are_forgotten():
+    scheduler = make(hook("waiting_key", "request.client_tokens"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(type(scheduler._policy_ledger).arrive.__globals__, "MAX_IDLE_CLIENTS", 3)
+        for row in range(8):
+            add(scheduler, f"r{row}", max_tokens=2, xargs={"client": f"client {row}"})
+            add(scheduler, f"of its own {row}", max_tokens=2)
+            real.drain(scheduler)
+
+    assert len(scheduler._policy_ledger._counters) <= 4
+    assert not scheduler._policy_tracker._rows
+
+
+def metrics_that_cannot_be_written_do_not_stop_the_server():
+    scheduler = make(FCFS)
+    add(scheduler, "a")
+
+    def fail():
+        raise OSError("disk full")
+
+    scheduler.policy_monitor._export = fail
+    real.drain(scheduler)
+
+
+def a_record_that_cannot_be_written_ends():
+    scheduler = make(hook("waiting_key", "-request.arrival_time"), max_num_seqs=1)
+
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError("disk full")
+
+    scheduler.policy_monitor._record = Full()
+    for row in range(3):
+        add(scheduler, f"r{row}", arrival_time=float(row), max_tokens=2)
+
+    assert served_in_order(scheduler) == ["r2", "r1", "r0"]
+    assert not scheduler.policy_monitor.faults
+
+
+def configuration(**changes):
+    settings = {"policy": "fcfs", "async_scheduling": False, "max_num_scheduled_tokens": None}
+    return SimpleNamespace(
+        scheduler_config=SimpleNamespace(**settings | changes.pop("scheduling", {})),
+        cache_config=SimpleNamespace(),
+        parallel_config=SimpleNamespace(
+            pipeline_parallel_size=changes.pop("pipeline_parallel_size", 1)
+        ),
+        **{"kv_transfer_config": None, "speculative_config": None, **changes},
+    )
+
+
+#: A policy, a configuration, and why the server does not start with them.
+REFUSED = [
+    ("srpt_oracle", {}, "true output length"),
+    ("sjf", {"scheduling": {"policy": "priority"}}, "--scheduling-policy priority"),
+    ("sarathi", {}, "add --max-num-scheduled-tokens 512"),
+    ("las", {"kv_transfer_config": object()}, "KV connectors"),
+    ("las", {"pipeline_parallel_size": 2}, "pipeline parallelism"),
+    (
+        "slai",
+        {"scheduling": {"async_scheduling": True}, "speculative_config": object()},
+        "--no-async-scheduling",
+    ),
+]
+
+
+def what_cannot_be_deployed_does_not_start():
+    for name, changes, error in REFUSED:
+        with pytest.raises((ConfigError, PolicyError), match=error):
+            PLUGIN.check_deployable(get_policy(name), configuration(**changes))
+
+
+def an_untested_version_does_not_start():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PLUGIN.check_version.__globals__, "installed_version", lambda: "0.31.0")
+        with pytest.raises(ConfigError, match=r"vLLM 0\.31\.0 is installed and .* 0\.32\.0 only"):
+            PLUGIN.check_version(allow_untested=False)
+        PLUGIN.check_version(allow_untested=True)
+        patch.setitem(PLUGIN.check_version.__globals__, "installed_version", lambda: None)
+        with pytest.raises(ConfigError, match="vLLM is not installed"):
+            PLUGIN.check_version(allow_untested=True)
+
+
 RULES = {
     held_requests_keep_their_seat: [
         (SCHEDULER, "self.max_num_active_reqs = seats - len(choice.held)", "pass"),
+    ],
+    held_requests_are_counted: [
+        (SCHEDULER, "running + self._policy_aside_running", "running"),
     ],
     requests_set_aside_are_counted: [
         (SCHEDULER, "waiting + self._policy_aside_waiting", "waiting"),
@@ -300,7 +563,7 @@ RULES = {
         (SCHEDULER, "if self._pause_state != self._policy_unpaused:", "if False:"),
     ],
     nobody_is_displaced_for_a_request_that_is_not_ready: [
-        (DECIDE, "if is_ready(row)", ""),
+        (DECIDE, "if is_ready(row):", "if True:"),
     ],
     whoever_stands_behind_a_request_that_is_not_ready_is_admitted: [
         (SCHEDULER, "self.deferred_waiting\n", "False\n"),
@@ -327,10 +590,83 @@ RULES = {
         (DECIDE, "    first = list(overdue)", "    first = []"),
     ],
     whoever_has_had_no_token_for_long_is_not_held: [
-        (DECIDE, "if hold and not is_overdue(row, now, max_wait)", "if hold"),
+        (DECIDE, "if hold and not now - row.last_token_ts > max_wait", "if hold"),
     ],
     whoever_has_had_no_token_for_long_is_no_victim: [
         (DECIDE, "-math.inf if is_overdue(row, now, max_wait) else key", "key"),
+    ],
+    whoever_has_had_no_token_for_long_is_not_displaced: [
+        (DECIDE, "if not is_overdue(row, now, max_wait) and is_displaceable(row)",
+         "if is_displaceable(row)"),
+    ],
+    whoever_has_waited_too_long_displaces: [
+        (DECIDE, "-math.inf if place < choice.num_overdue else row.key", "row.key"),
+    ],
+    whoever_has_a_key_that_is_no_number_goes_last: [
+        (DECIDE, "[math.inf if math.isnan(key) else key for key in keys]", "keys"),
+    ],
+    a_key_is_asked_for_anew_when_a_token_comes_late: [
+        (TRACKER, "self._line.renew(row)\n            if not row", "if not row"),
+        (ROWS, "row.num_uncached_tokens += new\n                row.key = None",
+         "row.num_uncached_tokens += new"),
+    ],
+    a_fault_costs_one_step_its_order_and_nothing_else: [
+        (DECIDE, "raise HookFault(name, type(error).__name__) from error", "answers = [0] * 9"),
+    ],
+    a_fault_of_the_plug_in_costs_one_step_its_order: [
+        (SCHEDULER, "except Exception as error:  # whatever it is, the server goes on\n"
+         "            monitor.fault", "except OSError as error:\n            monitor.fault"),
+    ],
+    books_that_may_be_wrong_are_not_followed: [
+        (SCHEDULER, "error, fatal=True", "error"),
+        (SCHEDULER, "except Exception as error:  # whatever it is, the server goes on\n"
+         "            self.", "except OSError as error:\n            self."),
+    ],
+    a_policy_that_fails_too_often_is_not_asked_any_more: [
+        (MONITOR, "self.faults.total() >= self._max_faults", "False"),
+        (SCHEDULER, "if monitor is None or not monitor.on:\n            return super().schedule",
+         "if monitor is None:\n            return super().schedule"),
+    ],
+    a_slow_policy_costs_one_step_its_order: [
+        (DECIDE, "if time.thread_time() > self._stop_at:", "if False:"),
+    ],
+    nobody_is_lost_when_vllm_itself_fails: [
+        (SCHEDULER, "finally:\n            begun", "except ZeroDivisionError:\n            raise\n"
+         "        else:\n            begun"),
+        (SCHEDULER, "self.max_num_active_reqs = seats\n", "pass\n"),
+        (SCHEDULER, "self.running.extend([row.source for row in choice.held])", "pass"),
+    ],
+    shadow_mode_orders_nothing: [
+        (SCHEDULER, "and not self._policy_options.shadow", ""),
+    ],
+    what_a_client_sends_wrongly_is_as_good_as_not_sent: [
+        (ROWS, "except (TypeError, ValueError, OverflowError):\n        return default",
+         "except ZeroDivisionError:\n        return default"),
+    ],
+    clients_that_are_gone_are_forgotten: [
+        (ROWS, "if len(counters) > len(self._active) + MAX_IDLE_CLIENTS:", "if False:"),
+        (ROWS, "del self._counters[row.client]", "pass"),
+        (TRACKER, "del self._rows[row.source.request_id]", "pass"),
+    ],
+    metrics_that_cannot_be_written_do_not_stop_the_server: [
+        (MONITOR, "except Exception as error:  # a full disk", "except KeyError as error:  #"),
+    ],
+    a_record_that_cannot_be_written_ends: [
+        (MONITOR, "except OSError as error:\n            logger.warning(\"nothing more",
+         "except KeyError as error:\n            logger.warning(\"nothing more"),
+    ],
+    what_cannot_be_deployed_does_not_start: [
+        (PLUGIN, "if policy.oracle:", "if False:"),
+        (PLUGIN, 'if scheduling.policy != "fcfs":', "if False:"),
+        (PLUGIN, "if found != value:", "if False:"),
+        (PLUGIN, "if changes_running and vllm_config.kv_transfer_config is not None:", "if False:"),
+        (PLUGIN, "if changes_running and vllm_config.parallel_config.pipeline_parallel_size > 1:",
+         "if False:"),
+        (PLUGIN, "if policy.hold and scheduling.async_scheduling and", "if False and"),
+    ],
+    an_untested_version_does_not_start: [
+        (PLUGIN, "if found not in TESTED_VERSIONS and not allow_untested:", "if False:"),
+        (PLUGIN, "if found is None:", "if False:"),
     ],
 }  # fmt: skip
 
@@ -352,13 +688,26 @@ def test_the_rule_is_needed(rule, change, monkeypatch):
     spoilt = types.ModuleType("spoilt")
     monkeypatch.setitem(sys.modules, "spoilt", spoilt)
     exec(compile(source.replace(right, wrong), "spoilt", "exec"), spoilt.__dict__)
-    if module is DECIDE:
-        monkeypatch.setattr(SCHEDULER, "decide", spoilt.decide)
-    else:
-        monkeypatch.setattr(queuesmith.deploy.plugin, "PolicyMixin", spoilt.PolicyMixin)
+    if module is MONITOR:  # a process may have them once
+        spoilt._collectors = MONITOR._collectors
+    for user, name in USES[module]:
+        monkeypatch.setattr(user, name, getattr(spoilt, name))
 
-    with pytest.raises((AssertionError, RuntimeError, KeyError)):
+    with pytest.raises(FAILURES):
         rule()
+
+
+#: Where what a module defines is used.
+USES = {
+    DECIDE: [(SCHEDULER, "decide"), (SCHEDULER, "Questions"), (SCHEDULER, "HookFault")],
+    SCHEDULER: [(PLUGIN, "PolicyMixin")],
+    MONITOR: [(SCHEDULER, "Monitor")],
+    TRACKER: [(SCHEDULER, "Tracker")],
+    ROWS: [(SCHEDULER, "Ledger"), (TRACKER, "RequestRow")],
+    PLUGIN: [(PLUGIN, "check_deployable"), (PLUGIN, "check_version")],
+}
+#: How a spoilt rule shows: what it protects does not hold, or vLLM or the plug-in trips over it.
+FAILURES = (AssertionError, RuntimeError, KeyError, OSError, ArithmeticError, TypeError, Failed)
 
 
 # Faults.
@@ -377,20 +726,8 @@ def log(caplog):
 
 
 def test_a_fault_costs_one_step_its_order_and_nothing_else(log):
-    source = hook("waiting_key", "1 / (request.num_prompt_tokens - 60)") + hook(
-        "hold", "engine.now == 100.0"
-    )
-    scheduler = make(source)
-    add(scheduler, "first", prompt_len=60)
-    add(scheduler, "second", prompt_len=50, arrival_time=1.0)
-    add(scheduler, "third", prompt_len=50, arrival_time=2.0)
+    a_fault_costs_one_step_its_order_and_nothing_else()
 
-    first = scheduler.schedule()
-
-    assert list(first.num_scheduled_tokens) == ["first", "second"]
-    assert names(scheduler.waiting) == ["third"]
-    assert scheduler.max_num_active_reqs == 2
-    assert dict(scheduler.policy_monitor.faults) == {"waiting_key: ZeroDivisionError": 1}
     assert "this step runs first come, first served" in log.text
 
 
@@ -404,13 +741,8 @@ def test_after_a_fault_of_the_plug_in_itself_it_looks_anew_who_waits():
         return 1 / 0 if next(failing, False) else enter(request)
 
     scheduler._policy_line._enter = enter_or_fail
-    order = []
-    while scheduler.has_unfinished_requests():
-        for name in real.step(scheduler).num_scheduled_tokens:
-            if name not in order:
-                order.append(name)
 
-    assert order == ["r0", "r2", "r1"]
+    assert served_in_order(scheduler) == ["r0", "r2", "r1"]
     assert dict(scheduler.policy_monitor.faults) == {"plug-in: ZeroDivisionError": 1}
 
 
@@ -445,19 +777,6 @@ def test_an_answer_that_is_no_number_is_a_fault(expression, kind):
     assert dict(scheduler.policy_monitor.faults) == {f"waiting_key: returned no number ({kind})": 1}
 
 
-def test_a_slow_policy_is_a_fault():
-    body = "def waiting_key(request, engine):\n    total = 0.0\n    for step in range(5000):\n"
-    body += "        total += step\n    return total\n"
-    scheduler = make(body)
-    scheduler._policy_options = PluginOptions("-", time_limit=0.001)
-    for row in range(200):
-        add(scheduler, f"r{row}", arrival_time=99.0)
-    real.step(scheduler)
-
-    assert dict(scheduler.policy_monitor.faults) == {"waiting_key: too slow": 1}
-    assert names(scheduler.running) == ["r0", "r1"]
-
-
 def test_a_fault_of_the_plug_in_itself_switches_it_off_and_the_server_goes_on():
     scheduler = make(LCFS)
     add(scheduler, "a")
@@ -488,31 +807,6 @@ def test_a_record_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     options = PluginOptions("-", record=str(tmp_path / "nowhere" / "record"))
     with pytest.raises(ConfigError, match=r"record cannot be written: No such file"):
         make(FCFS).attach_policy(policy(FCFS), options)
-
-
-def test_nobody_is_lost_when_vllm_itself_fails(monkeypatch):
-    source = hook("waiting_key", "-request.arrival_time") + hook(
-        "admit", "request.arrival_time < 3"
-    )
-    scheduler = make(source + hook("hold", "request.arrival_time == 0"))
-    for row in range(2):
-        add(scheduler, f"r{row}", arrival_time=float(row))
-    real.step(scheduler)
-    for row in range(2, 5):
-        add(scheduler, f"r{row}", arrival_time=float(row))
-    running = set(names(scheduler.running))
-
-    def fail(*arguments):
-        raise RuntimeError("out of luck")
-
-    scheduler.max_num_active_reqs = 3
-    monkeypatch.setattr(scheduler.kv_cache_manager, "new_step_starts", fail)
-    with pytest.raises(RuntimeError, match="out of luck"):
-        scheduler.schedule()
-
-    assert set(names(scheduler.running)) == running
-    assert names(scheduler.waiting) == ["r2", "r3", "r4"]
-    assert scheduler.max_num_active_reqs == 3
 
 
 # What a row holds.
@@ -678,38 +972,6 @@ def test_what_clients_send_wrongly_is_as_good_as_not_sent(nonsense):
 
     assert scheduler.policy_monitor.on
     assert request.num_output_tokens == 20
-
-
-def configuration(**changes):
-    settings = {"policy": "fcfs", "async_scheduling": False, "max_num_scheduled_tokens": None}
-    return SimpleNamespace(
-        scheduler_config=SimpleNamespace(**settings | changes.pop("scheduling", {})),
-        cache_config=SimpleNamespace(),
-        parallel_config=SimpleNamespace(
-            pipeline_parallel_size=changes.pop("pipeline_parallel_size", 1)
-        ),
-        **{"kv_transfer_config": None, "speculative_config": None, **changes},
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "error"),
-    [
-        ("srpt_oracle", {}, "true output length"),
-        ("sjf", {"scheduling": {"policy": "priority"}}, "--scheduling-policy priority"),
-        ("sarathi", {}, "add --max-num-scheduled-tokens 512"),
-        ("las", {"kv_transfer_config": object()}, "KV connectors"),
-        ("las", {"pipeline_parallel_size": 2}, "pipeline parallelism"),
-        (
-            "slai",
-            {"scheduling": {"async_scheduling": True}, "speculative_config": object()},
-            "--no-async-scheduling",
-        ),
-    ],
-)
-def test_what_cannot_be_deployed_is_refused_at_the_start(name, changes, error):
-    with pytest.raises((ConfigError, PolicyError), match=error):
-        check_deployable(get_policy(name), configuration(**changes))
 
 
 def test_what_can_be_deployed_is_not_refused():

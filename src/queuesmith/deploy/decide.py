@@ -10,7 +10,7 @@ sorted beyond them.
 import math
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,10 +173,18 @@ def decide(
     displacing = policy.preemptive and num_seats <= 0 and may_displace
     if waiting and (displacing or num_seats > 0):
         most = len(waiting) if skips else len(running) if displacing else num_seats
-        first = _first(questions, choice, line, most, anybody_runs, max_wait)
+        # Where keys are kept in order, one look at the best is enough if it displaces nobody.
+        looks = displacing and policy.static and policy.admit is None and not skips
+        first = _first(questions, choice, line, 1 if looks else most, anybody_runs, max_wait)
         if displacing:
             others = [row for row in running if row not in held] if held else running
-            _displace(questions, choice, first, others, max_wait, is_ready, is_displaceable)
+            keys = questions.keys("waiting_key", others)
+            best = next(_bests(choice, first, is_ready), -math.inf if looks else math.inf)
+            if best < max(keys, default=-math.inf):
+                if looks:
+                    first = _first(questions, choice, line, most, anybody_runs, max_wait)
+                now = questions.engine.now
+                _displace(choice, first, others, keys, now, max_wait, is_ready, is_displaceable)
             if not skips:
                 del first[len(choice.displaced) :]
         if choice.displaced or not displacing:
@@ -196,10 +204,12 @@ def is_overdue(row: RequestRow, now: float, max_wait: float) -> bool:
 def _held(questions: Questions, running: Sequence[RequestRow], max_wait: float) -> set[RequestRow]:
     now = questions.engine.now
     answers = questions.ask("hold", running)
+    if not any(answers):  # which is frequent
+        return set()
     held = {
         row
         for row, hold in zip(running, answers, strict=True)
-        if hold and not is_overdue(row, now, max_wait)
+        if hold and not now - row.last_token_ts > max_wait
     }
     return held if len(held) < len(running) else set()  # somebody must stay
 
@@ -281,26 +291,28 @@ def _admissible(
     return first
 
 
+def _bests(
+    choice: Choice, waiting: Sequence[RequestRow], is_ready: Callable[[RequestRow], bool]
+) -> Iterator[float]:
+    """Yield the keys of those who could be admitted, the best first; who is overdue is best."""
+    for place, row in enumerate(waiting):
+        if is_ready(row):
+            yield -math.inf if place < choice.num_overdue else row.key
+
+
 def _displace(
-    questions: Questions,
     choice: Choice,
     waiting: Sequence[RequestRow],
     running: Sequence[RequestRow],
+    keys: Sequence[float],
+    now: float,
     max_wait: float,
     is_ready: Callable[[RequestRow], bool],
     is_displaceable: Callable[[RequestRow], bool],
 ) -> None:
     """Match the j-th best waiting request with the j-th worst running one while it is better."""
-    best = (
-        -math.inf if place < choice.num_overdue else row.key
-        for place, row in enumerate(waiting)
-        if is_ready(row)
-    )
+    best = _bests(choice, waiting, is_ready)
     better = next(best, math.inf)
-    keys = questions.keys("waiting_key", running)
-    if not better < max(keys, default=-math.inf):
-        return  # which is frequent
-    now = questions.engine.now
     admissions = [row.admission for row in running]
     for key, _, row in sorted(zip(keys, admissions, running, strict=True), reverse=True):
         if not better < key:
@@ -322,8 +334,11 @@ def _order_running(
 ) -> None:
     """Fill in `running` where hold, displacement or `victim_key` change it."""
     away = {*choice.held, *choice.displaced}
+    asks = questions.policy.victim_key is not None and order_matters
+    if not away and not asks:
+        return
     staying = [row for row in running if row not in away] if away else list(running)
-    if questions.policy.victim_key is not None and order_matters:
+    if asks:
         now = questions.engine.now
         keys = [
             -math.inf if is_overdue(row, now, max_wait) else key

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from queuesmith.deploy import guard
 from queuesmith.deploy.plugin import check_version
 from queuesmith.deploy.replay import Server, free_port
 from queuesmith.deploy.steps import RECORD_VARIABLE
@@ -20,8 +21,6 @@ from queuesmith.errors import ConfigError
 
 #: Seconds that a server may take to load its model.
 START_TIMEOUT = 1800.0
-#: Seconds that it may take to stop before it is killed.
-STOP_TIMEOUT = 30.0
 
 
 def server_command(model: str, engine_args: str, port: int) -> list[str]:
@@ -38,6 +37,8 @@ def server_command(model: str, engine_args: str, port: int) -> list[str]:
 
 class LocalServer:
     """A context in which a fresh vLLM server runs.
+
+    The server ends with this process however it ends, since `guard` watches over it.
 
     Parameters
     ----------
@@ -92,9 +93,10 @@ class LocalServer:
         self.steps.unlink(missing_ok=True)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command,
+                # By its path: the guard needs nothing of this package.
+                [sys.executable, "-I", guard.__file__, *self._command],
                 env=self._environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # so that its own children can be stopped with it
@@ -126,14 +128,14 @@ class LocalServer:
         """Stop the server and whatever it has started."""
         process, self._process = self._process, None
         try:
-            if process is not None:
-                process.terminate()
+            if process is not None and process.stdin is not None:
+                process.stdin.close()  # which the guard takes as the sign to stop
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(STOP_TIMEOUT)
+                    process.wait(guard.STOP_TIMEOUT + 5.0)
         finally:
             if process is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    # What it left behind, in its own group.
+                    # What is left, if the guard was killed: all of them are in its group.
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             # Not before: whoever asks twice must not leave the server behind either.

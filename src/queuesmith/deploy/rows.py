@@ -140,14 +140,9 @@ class Ledger:
         self.engine: Any = EngineRow(max_num_seqs, token_budget)
         self._reads = policy.reads
         self.reads_clients = policy.reads_field("request.client_tokens")
-        #: Whether every token is noted; else only first tokens, of which there are fewer.
-        self.notes_tokens = (
-            self.reads_clients
-            or policy.reads_field("request.last_token_ts")
-            or policy.preemptive
-            or policy.hold is not None
-            or policy.victim_key is not None
-        )
+        #: Whether running rows must be followed in every step, or else only when they are asked
+        #: about, when the last token of each is all but surely that of the last step.
+        self.reads_token_times = policy.reads_field("request.last_token_ts")
         read = {name for fields in policy.reads.values() for name in fields}
         backlog = {"engine.backlog_time", "engine.peak_backlog_time"}
         self.reads_peak = "engine.peak_backlog_time" in read
@@ -213,8 +208,8 @@ class Ledger:
 
     def preempt(self, row: RequestRow, last_update: float) -> None:
         """Note that a request has lost its KV and waits again."""
-        if not self.notes_tokens and row.source.num_output_tokens > row.output_at_admission:
-            row.last_token_ts = last_update  # it was running then, so late by a step at most
+        if row.source.num_output_tokens > row.num_output_tokens:
+            row.last_token_ts = last_update  # as in `follow`
         row.refresh()
         row.admission = -1
         row.key = None
@@ -260,12 +255,21 @@ class Ledger:
         if not anybody_waits:
             self._peak_backlog_time = 0.0
 
-    def refresh(self, rows: Sequence[RequestRow]) -> None:
-        """Take over what vLLM counts of running requests."""
-        for row in rows:
-            source = row.source
-            row.num_output_tokens = source.num_output_tokens
-            row.num_computed_tokens = source.num_computed_tokens
+    def follow(self, running: Iterable[Any], last_update: float) -> list[RequestRow]:
+        """Take over what vLLM counts of running requests; return their rows.
+
+        Tokens that are new came at `last_update`, the end of the last step.
+        """
+        rows = []
+        for request in running:  # in one go, since what they touch is in no cache
+            row = request.queuesmith_row
+            row.num_computed_tokens = request.num_computed_tokens
+            num_output_tokens = request.num_output_tokens
+            if row.num_output_tokens != num_output_tokens:
+                row.num_output_tokens = num_output_tokens
+                row.last_token_ts = last_update
+            rows.append(row)
+        return rows
 
     def prepare(self, rows: Sequence[RequestRow], hook: str) -> None:
         """Write into rows what changes with the service of others, before a hook reads it."""

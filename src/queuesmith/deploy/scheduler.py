@@ -199,17 +199,18 @@ class PolicyMixin:
         order_matters = policy.victim_key is not None and self._policy_order_matters()
         asks_waiting = bool(self.waiting) and (policy.preemptive or num_seats > 0)
         asks_running = bool(running) and (policy.hold is not None or order_matters)
+        rows = []
+        if running and (asks_running or policy.preemptive or ledger.reads_token_times):
+            rows = ledger.follow(running, self._policy_tracker.last_update)
         if not (asks_waiting or asks_running or ledger.reads_peak):
             return None
-        line.follow(self.waiting)
+        if self._policy_tracker.moved or len(self.waiting) != len(line.rows):
+            line.follow(self.waiting)
+            self._policy_tracker.moved = False
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
         engine = ledger.observe(self._policy_now, line.rows, line.version, len(running), free)
         if not (asks_waiting or asks_running):
             return None
-        rows = []
-        if asks_running or policy.preemptive:
-            rows = [request.queuesmith_row for request in running]
-            ledger.refresh(rows)
         return decide(
             Questions(policy, engine, self._policy_options.time_limit, ledger.prepare),
             line,

@@ -27,6 +27,8 @@ class Tracker:
         Running requests whose tokens so far are not all computed, in order of admission.
     unsettled : set of RequestRow
         Preempted while tokens were on their way (asynchronous scheduling).
+    moved : bool
+        Whether anybody may have come into `waiting` or left it; whoever looks there sets it back.
     last_update : float
         Seconds; the end of the last step.
     """
@@ -38,6 +40,7 @@ class Tracker:
         self._rows: dict[str, RequestRow] = {}
         self._num_arrived = 0
         self.unsettled: set[RequestRow] = set()
+        self.moved = True
         #: Per step under way: its output, when it began, its prefill tokens, who ended prefill.
         self._steps: deque[tuple[Any, float, int, list[RequestRow]]] = deque()
         self._ended: list[RequestRow] | None = None  # a list while a step is being taken in
@@ -46,6 +49,7 @@ class Tracker:
 
     def arrive(self, request: Any) -> None:
         """Take in a request that vLLM has just put into `waiting`."""
+        self.moved = True
         if self._scheduler.requests.get(request.request_id) is not request:
             return  # further input of a session that is known
         row = RequestRow(request, self._num_arrived)
@@ -57,6 +61,7 @@ class Tracker:
 
     def preempt(self, request: Any) -> None:
         """Take note that vLLM has moved a request from `running` to the front of `waiting`."""
+        self.moved = True
         row = request.queuesmith_row
         self._ledger.preempt(row, self.last_update)
         self.prefilling.pop(row, None)
@@ -67,6 +72,7 @@ class Tracker:
 
     def finish(self, request: Any) -> None:
         """Take note that a request has ended or was aborted."""
+        self.moved = True
         row = request.queuesmith_row
         if self._ended is not None:
             self._ended.append(row)  # its last tokens are yet to be counted
@@ -80,6 +86,7 @@ class Tracker:
             if request.queuesmith_row.admission >= 0:
                 break
             new.append(request.queuesmith_row)
+        self.moved |= bool(new)
         for row in reversed(new):
             self._ledger.admit(row)
             self.prefilling[row] = None
@@ -124,7 +131,7 @@ class Tracker:
         # Steps overlap under asynchronous scheduling; each counts from the end of the last.
         seconds = now - max(start, self.last_update)
         ledger.emit(whole, now)  # first tokens among them, in order of admission
-        if ledger.notes_tokens:
+        if ledger.reads_clients:  # whose counters grow by every token
             scheduled_rows = map(self._rows.get, output.num_scheduled_tokens)
             ledger.emit(filter(None, scheduled_rows), now)
         ledger.emit(self.unsettled, now)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from queuesmith import numbers
 from queuesmith.deploy.ab import STOCK, ArmLoad, Cell, Turn, ttft_of
 from queuesmith.deploy.arms import Run
+from queuesmith.deploy.machine import adjusted, machine_ratio, quotient, uneven_pairs, within
 from queuesmith.evaluate import Samples
 from queuesmith.score import (
     MARGIN,
@@ -46,7 +47,7 @@ class Outcome:
     failures : list of dict
         Every request that failed, with how.
     samples : mapping of (arm, load) to Samples
-        Requests that every run of both arms served.
+        Requests that every run of both arms served, less the pairs of runs on an uneven machine.
     """
 
     runs: list[dict[str, Any]]
@@ -88,13 +89,15 @@ def judge_runs(
     runs: dict[tuple[int, int, str], Run] = {
         (turn.cell, turn.repeat, turn.arm): run for turn, run in measured
     }
+    uneven = set() if virtual else uneven_pairs(runs, policy, margin)
+    even = {key: run for key, run in runs.items() if key[:2] not in uneven}
     loads = list(dict.fromkeys(cell.load for cell in cells))
     samples: dict[tuple[str, str], Samples] = {}
     rows = []
     for load in loads:
-        both = _samples(runs, cells, load, policy)
+        both = _samples(even, cells, load, policy)
         samples |= {(arm, load.name): sample for arm, sample in both.items()}
-        rows.append(_load_row(runs, cells, load, policy, both, margin, seed, virtual))
+        rows.append(_load_row(runs, cells, load, policy, both, margin, seed, virtual, uneven))
     for row in rows:
         for arm, pooled in row["arms"].items():
             pooled["simulated_ttft_mean"] = (simulated or {}).get((arm, row["load"]), math.nan)
@@ -147,8 +150,8 @@ def _arm_row(run: Run) -> dict[str, Any]:
         else math.nan,
         "e2el_mean": _mean(np.array([one.last_token_ts - one.arrival_time for one in good])),
         "num_steps": run.num_steps,
-        "ms_per_step": _ratio(1e3 * run.step_seconds, run.num_steps),
-        "slowness": _ratio(run.step_seconds, run.expected_seconds),
+        "ms_per_step": quotient(1e3 * run.step_seconds, run.num_steps),
+        "slowness": quotient(run.step_seconds, run.expected_seconds),
         "lateness_p99": float(np.quantile(late, 0.99)) if len(late) else math.nan,
         "lateness_max": float(late.max()) if len(late) else math.nan,
         "notes": list(run.notes),
@@ -211,7 +214,13 @@ def _load_row(
     margin: float,
     seed: int,
     virtual: bool,
+    uneven: set[tuple[int, int]],
 ) -> dict[str, Any]:
+    pairs = {(cell, repeat) for cell, repeat, _ in runs if cells[cell].load == load}
+    pairs = {pair for pair in pairs if {(*pair, STOCK), (*pair, policy)} <= runs.keys()}
+    judged = {
+        arm: [runs[*pair, arm] for pair in pairs - uneven or pairs] for arm in (STOCK, policy)
+    }
     mine = {
         arm: [
             run for (cell, _, name), run in runs.items() if cells[cell].load == load and name == arm
@@ -226,10 +235,12 @@ def _load_row(
         "num_failed": sum(
             bool(one.error) for of in mine.values() for run in of for one in run.served
         ),
-        "arms": {arm: _pooled(of, both.get(arm)) for arm, of in mine.items()},
-        "machine_ratio": 1.0 if virtual else _machine_ratio(mine[policy], mine[STOCK]),
+        "arms": {arm: _pooled(of, both.get(arm)) for arm, of in judged.items()},
+        "num_pairs": len(pairs),
+        "num_uneven": len(pairs & uneven),
+        "machine_ratio": 1.0 if virtual else machine_ratio(judged[policy], judged[STOCK]),
         "machine_margin": margin,
-        "adjusted_for_work": virtual or _adjusted(mine[policy] + mine[STOCK]),
+        "adjusted_for_work": virtual or adjusted(mine[policy] + mine[STOCK]),
     }
     names = [f"{name}_change{end}" for name in ("mean", "p99") for end in ("", "_low", "_high")]
     row |= dict.fromkeys(names, math.nan) | {"tail_violated": False, "tail_reason": ""}
@@ -254,36 +265,15 @@ def _pooled(of: Sequence[Run], sample: Samples | None) -> dict[str, float]:
         "ttft_mean": _mean(times),
         "ttft_p50": float(np.quantile(times, 0.5)) if len(times) else math.nan,
         "ttft_p99": float(np.quantile(times, 0.99)) if len(times) else math.nan,
-        "ms_per_step": _ratio(
+        "ms_per_step": quotient(
             1e3 * sum(run.step_seconds for run in of), sum(run.num_steps for run in of)
         ),
-        "slowness": _ratio(
+        "slowness": quotient(
             sum(run.step_seconds for run in of), sum(run.expected_seconds for run in of)
         ),
         "lateness_p99": float(np.quantile(late, 0.99)) if len(late) else math.nan,
         "lateness_max": float(late.max()) if len(late) else math.nan,
     }
-
-
-def _machine_ratio(ours: Sequence[Run], stock: Sequence[Run]) -> float:
-    """Return how much slower the machine was for the policy; NaN where nobody knows.
-
-    Where what every step computed is known, as seconds over what the step-time model expects: a
-    policy may well make batches of another size. Otherwise as ms per step.
-    """
-    adjusted = _adjusted([*ours, *stock])
-
-    def slowness(of: Sequence[Run]) -> float:
-        seconds = sum(run.step_seconds for run in of)
-        return _ratio(
-            seconds, sum(run.expected_seconds if adjusted else run.num_steps for run in of)
-        )
-
-    return _ratio(slowness(ours), slowness(stock))
-
-
-def _adjusted(of: Sequence[Run]) -> bool:
-    return all(math.isfinite(run.expected_seconds) for run in of if run.num_steps)
 
 
 def _tests(
@@ -309,16 +299,17 @@ def _tests(
 
 def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return better, worse, same, unsure or withheld, and why."""
-    if row["num_failed"] or not row["num_paired"]:
+    pairs, uneven = row["num_pairs"], row["num_uneven"]
+    if row["num_failed"] or not (row["num_paired"] or uneven):
         return "withheld", f"{row['num_failed']:,} requests failed"
     ratio, margin = row["machine_ratio"], row["machine_margin"]
-    if not 1 / (1 + margin) <= ratio <= 1 + margin:
+    if math.isnan(ratio):
+        return "withheld", "nobody knows how fast the machine was for each arm"
+    if uneven > pairs / 2 or not within(ratio, margin):
         what = "steps" if row["adjusted_for_work"] else "ms per step"
-        if math.isnan(ratio):
-            return "withheld", "nobody knows how fast the machine was for each arm"
         return "withheld", (
-            f"the policy's {what} took {ratio:.2f} times as long, more than the margin of "
-            f"{margin:.0%} allows: the arms did not see the same machine"
+            f"in {uneven} of {pairs} pairs of runs the arms did not see the same machine: their "
+            f"{what} differ by more than the margin of {margin:.0%}"
         )
     for arm, pooled in row["arms"].items():
         allowed = max(LATE_AT_LEAST, LATE_SHARE * pooled["ttft_mean"])
@@ -338,6 +329,11 @@ def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     reasons = []
     if row["num_windows"] < MIN_WINDOWS and word != "same":
         reasons.append(f"a hint: {row['num_windows']} of the {MIN_WINDOWS} windows a test needs")
+    if uneven:
+        reasons.append(
+            f"{uneven} of {pairs} pairs of runs are left out, in which the arms did not see the "
+            "same machine"
+        )
     if row["tail_violated"]:
         reasons.append(f"its tail is longer: {row['tail_reason']}")
     return word, "; ".join(reasons)
@@ -376,7 +372,3 @@ def _lateness(of: Sequence[Run]) -> NDArray[np.float64]:
 
 def _mean(values: NDArray[np.float64]) -> float:
     return float(values.mean()) if len(values) else math.nan
-
-
-def _ratio(value: float, base: float) -> float:
-    return value / base if base > 0 else math.nan
