@@ -5,9 +5,12 @@ import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import FunctionType
 
 import pytest
 
+import public_api
 import queuesmith
 from queuesmith import errors
 from queuesmith.errors import QueuesmithError, UnknownPolicy, did_you_mean
@@ -32,6 +35,34 @@ def test_names_are_those_of_their_modules():
 def test_every_public_name_has_a_docstring():
     for name in set(queuesmith.__all__) - {"__version__"}:
         assert inspect.getdoc(getattr(queuesmith, name))
+
+
+def members_without_docstring(found):
+    """Return the methods and properties of a class that say nothing about themselves."""
+    return [
+        member
+        for member in public_api.members(found)
+        if (value := inspect.getattr_static(found, member, None)) is not None
+        and isinstance(value, property | classmethod | staticmethod | FunctionType)
+        and not inspect.getdoc(value)
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in queuesmith.__all__ if inspect.isclass(getattr(queuesmith, name))]
+)
+def test_every_method_of_a_public_class_has_a_docstring(name):
+    assert members_without_docstring(getattr(queuesmith, name)) == []
+
+
+def test_the_public_interface_is_the_one_written_down():
+    """A name, parameter or default that changes is a change for users, and must be meant."""
+    written = Path(public_api.__file__).with_suffix(".txt").read_text()
+
+    assert public_api.described() == written, (
+        "if this is meant, tell users in CHANGELOG.md and renew the list: "
+        "python tests/public_api.py > tests/public_api.txt"
+    )
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -1,0 +1,96 @@
+"""The versions that are promised: bounds, pins and the script that runs others agree."""
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    spec = importlib.util.spec_from_file_location("matrix", ROOT / "requirements" / "matrix.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def grouped(*groups: str) -> list[Requirement]:
+    """Return what the package and the groups require, groups within groups included."""
+    lines = list(PYPROJECT["project"]["dependencies"])
+    waiting = list(groups)
+    while waiting:
+        for entry in PYPROJECT["dependency-groups"][waiting.pop()]:
+            if isinstance(entry, str):
+                lines.append(entry)
+            else:
+                waiting.append(entry["include-group"])
+    return [Requirement(line) for line in lines]
+
+
+def pins() -> dict[str, Version]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    found = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(name): Version(version) for name, version in found}
+
+
+def test_every_requirement_names_its_lowest_version(matrix):
+    assert all(Version(matrix.lowest(line).split("==")[1]) for line in matrix.requirements())
+
+
+def test_everything_that_is_required_is_pinned_within_its_bounds():
+    pinned = pins()
+    for requirement in grouped("test", "lint"):
+        version = pinned[canonicalize_name(requirement.name)]
+        assert version in requirement.specifier, requirement
+
+
+def test_no_pin_is_there_twice():
+    lines = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    names = [canonicalize_name(name) for name in lines]
+
+    assert sorted(names) == sorted(set(names))
+
+
+def test_the_tests_of_the_matrix_are_there(matrix):
+    assert [name for name in matrix.TESTS if not (ROOT / name).is_file()] == []
+
+
+def test_a_requirement_without_a_lowest_version_is_refused(matrix):
+    assert matrix.lowest("numpy>=2.1") == "numpy==2.1"
+    with pytest.raises(ValueError, match="'numpy' has no lowest version"):
+        matrix.lowest("numpy")
+
+
+def test_the_table_has_a_column_for_each_combination(matrix):
+    columns = {
+        "3.11-lowest": {"Python": "3.11.7", "numpy": "2.1.0"},
+        "3.12-newest": {"Python": "3.12.1", "numpy": "2.5.5"},
+    }
+
+    assert matrix.table(columns).splitlines() == [
+        "|  | 3.11-lowest | 3.12-newest |",
+        "| --- | --- | --- |",
+        "| Python | 3.11.7 | 3.12.1 |",
+        "| numpy | 2.1.0 | 2.5.5 |",
+    ]
+
+
+def test_tests_that_were_not_collected_count_as_failed(matrix, tmp_path):
+    report = tmp_path / "tests.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="9" failures="1" errors="2" skipped="3"/></testsuites>'
+    )
+
+    assert matrix.counts(report) == {"passed": "3", "failed": "3", "skipped": "3"}
+
+
+def test_a_run_that_left_no_report_has_failed(matrix, tmp_path):
+    assert matrix.counts(tmp_path / "none.xml")["failed"] == "all"
