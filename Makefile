@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-vllm lint docs bench peers clean
+.PHONY: help demo test test-vllm lint docs bench peers matrix clean
 .DELETE_ON_ERROR:
 
 help:
@@ -15,9 +15,10 @@ help:
 	@echo 'make test    run the tests; PYTEST_ARGS="-k kernel -x" is passed on'
 	@echo 'make test-vllm   the part that needs vLLM, in .venv-vllm; `make test` runs it too'
 	@echo 'make lint    ruff, mypy and the import contracts'
-	@echo 'make docs    run the commands and code of the documentation, check its links'
+	@echo 'make docs    build the documentation into site/; run its code, check its links'
 	@echo 'make bench   the quick benchmarks'
 	@echo 'make peers   the same requests through other simulators (downloads them)'
+	@echo 'make matrix  a part of the tests with other Pythons, lowest and newest dependencies'
 	@echo 'make clean   remove what these commands made, .venv included'
 
 demo: .venv/installed
@@ -46,8 +47,10 @@ lint: .venv/installed-lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: .venv/installed-test
-	$(BIN)/python -m pytest tests/test_docs.py $(PYTEST_ARGS)
+docs: .venv/installed-test .venv/installed-docs
+	PYTHONPATH=docs/tools $(BIN)/python -m zensical build --clean --strict
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_docs_site.py tests/test_readme.py \
+	  $(PYTEST_ARGS)
 
 bench: .venv/installed
 	@for script in $(filter-out benchmarks/peers.py benchmarks/simulators.py benchmarks/goodness.py benchmarks/results.py benchmarks/vllm%.py benchmarks/plugin.py,$(wildcard benchmarks/*.py)); do \
@@ -57,8 +60,11 @@ bench: .venv/installed
 peers: .venv/installed
 	$(BIN)/python benchmarks/peers.py
 
+matrix: .venv/installed
+	$(BIN)/python requirements/matrix.py $(COMBINATIONS)
+
 clean:
-	rm -rf .venv .venv-vllm demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-vllm demo site .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # Dependency groups need pip 25.1; a new venv may carry an older one.

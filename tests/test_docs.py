@@ -3,7 +3,8 @@
 Every fenced block of README.md and docs/ is taken in the order of the page, in an empty folder:
 
 * ``python`` runs, in one namespace per page;
-* ``console`` has its lines that begin with ``$ queuesmith`` run, which must exit with 0;
+* ``console`` has its lines that begin with ``$ queuesmith`` run, which must exit with 0; what a
+  block shows after a command is what it prints, up to white space, and ``...`` was left out;
 * any block with ``title="NAME"`` is written to that file instead, for what follows to use;
 * all else (``text``, ``bash``, ``toml``, ...) is only shown.
 """
@@ -20,6 +21,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Not run: README.ja.md has the code of README.md, and tests/test_readme.py says so.
+ONLY_READ = [ROOT / "README.ja.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md"]
 
 FENCE = re.compile(r"^(?P<fence>```+)(?P<language>\w*)(?P<rest>.*)$")
 TITLE = re.compile(r'title="([^"]+)"')
@@ -64,10 +67,41 @@ def read_blocks(markdown: str) -> list[Block]:
     return blocks
 
 
-def read_commands(block: Block) -> list[str]:
-    """Return the `queuesmith` commands of a console block, with continued lines joined."""
-    joined = block.text.replace("\\\n", " ")
-    return [line[2:] for line in joined.splitlines() if line.startswith("$ queuesmith")]
+def read_commands(block: Block) -> list[tuple[str, list[str]]]:
+    """Return the `queuesmith` commands of a console block, each with what the block shows of it.
+
+    Continued lines are joined. What is shown are stretches of text, white space taken as one space.
+    """
+    found: list[tuple[str, list[str]]] = []
+    shown: list[list[str]] = []
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            shown = [[]]
+            if line.startswith("$ queuesmith"):
+                found.append((line[2:], shown))
+        elif shown and line.strip() == "...":
+            shown.append([])
+        elif shown:
+            shown[-1].append(line)
+    return [
+        (command, [text for lines in stretches if (text := squeeze("\n".join(lines)))])
+        for command, stretches in found
+    ]
+
+
+def squeeze(text: str) -> str:
+    """Return text with every run of white space as one space, as lines break where they may."""
+    return " ".join(text.split())
+
+
+def first_not_printed(stretches: list[str], printed: str) -> str | None:
+    """Return the first stretch that was not printed, in this order; None when all were."""
+    rest = squeeze(printed)
+    for stretch in stretches:
+        _, found, rest = rest.partition(stretch)
+        if not found:
+            return stretch
+    return None
 
 
 def run_page(page: Path, folder: Path) -> None:
@@ -85,7 +119,7 @@ def run_page(page: Path, folder: Path) -> None:
             source = "\n" * (block.line - 1) + block.text
             exec(compile(source, str(page), "exec"), namespace)
         elif block.language == "console":
-            for command in read_commands(block):
+            for command, shown in read_commands(block):
                 done = subprocess.run(
                     command,
                     shell=True,  # as a reader would type it, with `>` and quotes
@@ -93,11 +127,16 @@ def run_page(page: Path, folder: Path) -> None:
                     env=environment,
                     capture_output=True,
                     text=True,
-                    timeout=300,
+                    timeout=900,
                 )
                 assert done.returncode == 0, (
                     f"{page.name}, line {block.line}: `{command}` exited with {done.returncode}:\n"
                     f"{done.stderr or done.stdout}"
+                )
+                missing = first_not_printed(shown, done.stdout)
+                assert missing is None, (
+                    f"{page.name}, line {block.line}: `{command}` did not print {missing!r}, but:\n"
+                    f"{done.stdout}"
                 )
 
 
@@ -132,7 +171,7 @@ def test_code_and_commands_of_a_page_run(page, tmp_path, monkeypatch):
     run_page(page, tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+@pytest.mark.parametrize("page", PAGES + ONLY_READ, ids=page_name)
 def test_links_of_a_page_lead_somewhere(page):
     assert broken_links(page) == []
 
@@ -189,9 +228,21 @@ def test_a_titled_block_becomes_a_file_for_later_blocks(tmp_path, monkeypatch):
 def test_continued_commands_are_joined_and_others_left_alone():
     block = Block("console", None, 1, "$ make test\n$ queuesmith compare \\\n    a.csv\noutput\n")
 
-    assert [shlex.split(command) for command in read_commands(block)] == [
-        ["queuesmith", "compare", "a.csv"]
-    ]
+    [(command, shown)] = read_commands(block)
+    assert shlex.split(command) == ["queuesmith", "compare", "a.csv"]
+    assert shown == ["output"]
+
+
+def test_what_a_block_shows_has_to_be_printed_and_in_its_order(tmp_path):
+    shown = "$ queuesmith --help\nUsage: queuesmith\n   COMMAND\n...\n{} {}\n"
+    good = shown.format("Start a vLLM server whose requests", "a policy orders.")
+    bad = shown.format("Start a vLLM server whose requests", "nobody orders.")
+    reversed_ = "$ queuesmith --help\nStart a vLLM server\n...\nUsage: queuesmith COMMAND\n"
+
+    run_page(write_page(tmp_path, f"```console\n{good}```\n"), tmp_path)
+    for text in (bad, reversed_):
+        with pytest.raises(AssertionError, match="did not print"):
+            run_page(write_page(tmp_path, f"```console\n{text}```\n"), tmp_path)
 
 
 def test_broken_links_are_found_and_good_ones_are_not(tmp_path):
