@@ -11,6 +11,7 @@ Needs a network, about 1 GB in the folder for temporary files and some minutes p
 Prints a table in Markdown; exits with 1 if anything failed.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -32,7 +33,6 @@ SECONDS = 1800  # of one combination's tests
 TESTS = [
     "tests/engine/test_simulate.py",
     "tests/engine/test_step_rules.py",
-    "tests/engine/test_uncompiled.py",
     "tests/cli/test_compare.py",
     "tests/cli/test_main.py",
     "tests/cli/test_simulate.py",
@@ -51,6 +51,11 @@ TESTS = [
     "tests/traces/test_formats.py",
     "tests/traces/test_own_formats.py",
     "tests/traces/test_readers.py",
+]
+#: Minutes of these files that say nothing of versions: much memory, many runs.
+LEFT_OUT = [
+    "tests/engine/test_simulate.py::test_a_million_requests_take_less_than_a_gibibyte",
+    "tests/cli/test_compare.py::test_twelve_policies_are_compared_by_default_and_all_on_request",
 ]
 
 
@@ -110,7 +115,8 @@ def test(python: str, choice: str, folder: Path) -> dict[str, str]:
     report = folder / "tests.xml"
     pytest = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}"]
     start = time.monotonic()
-    run(venv, *pytest, *TESTS, check=False)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # the other columns are not lost to it
+        run(venv, *pytest, *TESTS, *(f"--deselect={name}" for name in LEFT_OUT), check=False)
     minutes = (time.monotonic() - start) / 60
     return {
         "Python": says_version(venv),
@@ -161,7 +167,7 @@ def versions(python: str) -> dict[str, str]:
 
 def counts(report: Path) -> dict[str, str]:
     """Read pytest's report; tests that were not even collected count as failed."""
-    if not report.exists():  # pytest itself was killed
+    if not report.exists():  # pytest itself was killed, or ran out of time
         return {"passed": "0", "failed": "all", "skipped": "0"}
     suite = ElementTree.parse(report).getroot().find("testsuite")
     assert suite is not None

@@ -28,7 +28,8 @@ class DaskCluster:
     def add_worker(self, **environment):
         """Start a worker with one thread, and perhaps another environment."""
         options = ("--no-nanny", "--nthreads", "1", "--local-directory", self._folder)
-        options += ("--death-timeout", "60s")
+        # The same for workers, which would look for a scheduler that is gone without end.
+        options += ("--death-timeout", "60s", "--lifetime", "30m")
         self.workers.append(self._start("worker", self.address, *options, **environment))
         return self.workers[-1]
 

@@ -2,11 +2,13 @@
 
 import importlib.util
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -63,6 +65,27 @@ def test_the_tests_of_the_matrix_are_there(matrix):
     assert [name for name in matrix.TESTS if not (ROOT / name).is_file()] == []
 
 
+def test_what_the_matrix_leaves_out_is_there_to_be_left_out(matrix):
+    for name in matrix.LEFT_OUT:
+        file, _, function = name.partition("::")
+        assert file in matrix.TESTS
+        assert f"\ndef {function}(" in (ROOT / file).read_text()
+
+
+def test_the_pythons_that_are_claimed_are_allowed_and_can_be_run(matrix):
+    claimed = [
+        line.removeprefix("Programming Language :: Python :: ")
+        for line in PYPROJECT["project"]["classifiers"]
+        if re.search(r":: Python :: 3\.\d+$", line)
+    ]
+    allowed = SpecifierSet(PYPROJECT["project"]["requires-python"])
+    oldest = min(map(Version, claimed))
+
+    assert set(claimed) <= set(matrix.PYTHONS)
+    assert all(f"{version}.0" in allowed for version in matrix.PYTHONS)
+    assert f"3.{oldest.minor - 1}.99" not in allowed
+
+
 def test_a_requirement_without_a_lowest_version_is_refused(matrix):
     assert matrix.lowest("numpy>=2.1") == "numpy==2.1"
     with pytest.raises(ValueError, match="'numpy' has no lowest version"):
@@ -90,6 +113,21 @@ def test_tests_that_were_not_collected_count_as_failed(matrix, tmp_path):
     )
 
     assert matrix.counts(report) == {"passed": "3", "failed": "3", "skipped": "3"}
+
+
+def test_tests_that_take_too_long_have_failed_and_cost_no_other_column(
+    matrix, tmp_path, monkeypatch
+):
+    def hang(*command, check=True):
+        raise subprocess.TimeoutExpired(command, matrix.SECONDS)
+
+    monkeypatch.setattr(matrix, "install", lambda *_: "python")
+    monkeypatch.setattr(matrix, "says_version", lambda _: "3.12.1")
+    monkeypatch.setattr(matrix, "versions", lambda _: {"numpy": "2.5.5"})
+    monkeypatch.setattr(matrix, "run", hang)
+    column = matrix.test("python", "newest", tmp_path)
+
+    assert (column["passed"], column["failed"], column["numpy"]) == ("0", "all", "2.5.5")
 
 
 def test_a_run_that_left_no_report_has_failed(matrix, tmp_path):

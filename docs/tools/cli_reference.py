@@ -14,7 +14,7 @@ HEAD = """\
 Every command and option, made from what `--help` prints by `docs/tools/cli_reference.py`. All
 commands take `--json`; [the JSON documents](compare_json.md) are described field by field. Exit
 status: **0** the work was done, **1** the answer is no, **2** the input was wrong, with one line
-that says how.
+that says how, **130** after Ctrl-C, **143** after SIGTERM, **70** a fault of queuesmith itself.
 """
 # What cyclopts writes before the first command: a title, a table of contents, the list of commands.
 FIRST_COMMAND = "\n## queuesmith "

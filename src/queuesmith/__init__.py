@@ -16,6 +16,7 @@ from queuesmith._version import __version__
 from queuesmith.machine_code import provide_place
 
 if TYPE_CHECKING:
+    from queuesmith.checking import Check, check
     from queuesmith.comparison import Comparison, compare
     from queuesmith.config import EngineConfig, Slo
     from queuesmith.engine import simulate
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from queuesmith.traces.trace import Trace
 
 _HOME = {
+    "Check": "queuesmith.checking",
     "Comparison": "queuesmith.comparison",
     "EngineConfig": "queuesmith.config",
     "Plan": "queuesmith.planning",
@@ -38,6 +40,7 @@ _HOME = {
     "Slo": "queuesmith.config",
     "StepTime": "queuesmith.engine.step_time",
     "Trace": "queuesmith.traces.trace",
+    "check": "queuesmith.checking",
     "check_policy": "queuesmith.testing",
     "compare": "queuesmith.comparison",
     "get_policy": "queuesmith.policies",
@@ -48,6 +51,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Check",
     "Comparison",
     "EngineConfig",
     "Plan",
@@ -58,6 +62,7 @@ __all__ = [
     "StepTime",
     "Trace",
     "__version__",
+    "check",
     "check_policy",
     "compare",
     "get_policy",

@@ -108,7 +108,6 @@ def few_bytes(most):
     [
         ((*QUICK, "--output", "made"), 2_000),
         (("simulate", "log.csv", "--requests", "made.csv"), 500),
-        (("traces", "describe", "log.csv", "--output", "made.html"), 3_000),
         (("study", "run", "long.toml", "--backend", "threading", "--output", "made"), 3_000),
         (("evolve", "run", "toy.toml", "--output", "made"), 3_000),
     ],
@@ -218,10 +217,10 @@ def test_a_reader_of_both_streams_may_leave(start):
     process = start("policies", "nobody", stderr=subprocess.STDOUT)
     process.stdout.close()
 
-    assert process.wait(timeout=120) == WRONG
+    assert process.wait(timeout=300) == WRONG
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_any_stream_may_be_closed(tmp_path, closed):
     (tmp_path / "log.csv").write_bytes(samples.log())
     words = f"exec {SCRIPT} simulate log.csv --json --requests made.csv {closed}"
@@ -238,19 +237,15 @@ def test_any_stream_may_be_closed(tmp_path, closed):
 @pytest.mark.parametrize(
     "environment",
     [
-        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
-        {"PYTHONIOENCODING": "ascii"},
-        {"PYTHONIOENCODING": "latin-1:strict"},
-        {"TERM": "dumb", "NO_COLOR": "1"},
+        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "COLUMNS": "1"},
+        {"PYTHONIOENCODING": "ascii", "TERM": "dumb", "NO_COLOR": "1"},
+        {"PYTHONIOENCODING": "latin-1:strict", "COLUMNS": "many", "LINES": "-1"},
         {"TERM": "no-such-terminal", "FORCE_COLOR": "1"},
-        {"COLUMNS": "1"},
-        {"COLUMNS": "many", "LINES": "-1"},
     ],
-    ids=lambda environment: next(iter(environment)),
+    ids=lambda environment: next(iter(environment.values())),
 )
-@pytest.mark.parametrize("name", ["日本語 é.csv", "\udcff\x1b[2J[b].csv"])
-def test_any_terminal_shows_any_name(run, tmp_path, environment, name):
-    path = tmp_path / name
+def test_any_terminal_shows_any_name(run, tmp_path, environment):
+    path = tmp_path / "日本語 é\udcff\x1b[2J[b].csv"
     path.write_bytes(samples.log())
 
     status, out, err = run("simulate", os.fsencode(path), environment=environment)
@@ -401,7 +396,7 @@ def test_an_evolution_that_is_stopped_goes_on(evolving, run, tmp_path, number, s
     first = evolving()
     second, _, refusal = run("evolve", "resume", "made")
     os.killpg(first.pid, number)
-    out, err = first.communicate(timeout=60)
+    out, err = first.communicate(timeout=300)
 
     assert second == WRONG
     assert "another process is writing the run in made" in refusal
@@ -417,23 +412,23 @@ def test_an_evolution_that_is_stopped_goes_on(evolving, run, tmp_path, number, s
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED)]
+    ("number", "status", "backend"),
+    [(signal.SIGINT, INTERRUPTED, "threading"), (signal.SIGTERM, TERMINATED, "loky")],
 )
-@pytest.mark.parametrize("backend", ["threading", "loky"])
 def test_a_study_that_is_stopped_goes_on(start, run, tmp_path, number, status, backend):
     (tmp_path / "long.toml").write_text(STUDY.format(window_len=300, num_windows=60))
     words = ("study", "run", "long.toml", "--output", "made", "--workers", "2")
     first = start(*words, "--backend", backend)
     wait_for(first, lambda: list(tmp_path.glob("made/parts/*.parquet")))
     os.killpg(first.pid, number)
-    out, err = first.communicate(timeout=60)
+    out, err = first.communicate(timeout=300)
     kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("made/parts/*.parquet")}
 
     assert (first.returncode, out) == (status, "")
     assert err == "interrupted; nothing half-written is left\n"
     assert 0 < len(kept) < 60
     assert not list(tmp_path.rglob("*.part"))
-    if backend == "threading" and number == signal.SIGINT:
+    if backend == "threading":  # once is enough: it takes seconds
         ended, _, err = run(*words, "--backend", "threading")
         assert ended == DONE, err
         after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("made/parts/*")}
@@ -447,7 +442,7 @@ def test_a_second_interrupt_is_obeyed_at_once(start, tmp_path):
     wait_for(process, lambda: list(tmp_path.glob("made/parts/*.parquet")))
     for _ in range(3):
         os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
 
     assert process.returncode in (INTERRUPTED, -signal.SIGINT)
     assert "Traceback" not in err

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from queuesmith.errors import QueuesmithError
 
-#: Processor seconds for one input, and seconds of the clock, that nothing small may take.
-MOST_CPU, MOST_WALL = 10.0, 60.0
+#: Processor seconds for one input, and seconds of the clock, that nothing small may take, with room
+#: for a machine that is busy with much else.
+MOST_CPU, MOST_WALL = 30.0, 300.0
 MOST_MIB = 1024
 
 

@@ -153,6 +153,24 @@ def test_a_run_half_written_is_measured_again(cells, tmp_path):
     assert len(arms[STOCK].seeds) == 1
 
 
+def test_two_measurements_may_keep_the_same_run_at_once(cells, tmp_path, monkeypatch):
+    store = Store(tmp_path, "k")
+    run = CountingArm().run(cells[0].workload, 1, tmp_path)
+    replace = Path.replace
+
+    def late(part, place):
+        monkeypatch.setattr(Path, "replace", replace)
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        store.save("a", run)  # another process, between writing and naming
+        return replace(part, place)
+
+    monkeypatch.setattr(Path, "replace", late)
+    store.save("a", run)
+
+    assert store.load("a").served == run.served
+    assert [path.name for path in store.folder.iterdir()] == ["a.json"]
+
+
 def test_no_two_replays_have_the_same_prompts(cells, tmp_path):
     arms = {STOCK: CountingArm(), "sjf": CountingArm()}
     measure_all(cells, arms, tmp_path)

@@ -217,6 +217,12 @@ def test_a_router_does_not_see_the_end_of_a_step_before_it_comes():
     assert serve(ones([0.0, 1.0]), "least_loaded").replica.tolist() == [0, 0]
 
 
+def test_what_was_sent_while_a_step_is_computed_counts_at_once():
+    requests = serve(ones([0.0, 0.125, 0.25, 0.375, 0.5]), "least_loaded")
+
+    assert requests.replica.tolist() == [0, 1, 0, 1, 0]
+
+
 def test_a_random_router_draws_the_same_for_every_policy_and_another_for_every_seed():
     trace = ones(np.arange(200.0))
 
@@ -266,6 +272,18 @@ def test_whoever_gives_up_asks_again_after_that():
     assert requests.aborted_ts[1] == 0.5
     assert requests.arrival_time[2] == 2.0
     assert requests.deadline[2] == 4.0  # two seconds after the arrival, as in the trace
+
+
+def test_a_router_is_told_when_a_turn_has_come_and_how_long_it_has_from_then():
+    text = (
+        "def route_key(request, replica):\n"
+        "    return abs(request.deadline - request.arrival_time - replica.index)\n"
+    )
+    trace = ones([0.0, 0.0], session=[1, 1], think_time=[np.nan, 3.0], deadline=[0.0, 2.0])
+    requests = serve(trace, load_router("by_slack", text, Path("by_slack.py")), replicas=3)
+
+    assert requests.arrival_time.tolist() == [0.0, 4.0]
+    assert requests.replica.tolist() == [0, 2]
 
 
 def test_a_turn_that_would_come_after_the_horizon_never_comes():

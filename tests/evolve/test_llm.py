@@ -56,7 +56,8 @@ def environment(monkeypatch):
 
 
 def make(server, left=None, **options):
-    quick = {"model": "scripted-1", "backoff_seconds": 0.001, "call_seconds": 5.0, "changes": 0.0}
+    # Where time is not what a test is about, a machine at work on something else must not end it.
+    quick = {"model": "scripted-1", "backoff_seconds": 0.001, "call_seconds": 120.0, "changes": 0.0}
     llm = Llm(base_url=server.url, **(quick | options))
     llm.left = {"llm_calls": 100} if left is None else left
     return llm
@@ -369,11 +370,11 @@ def test_money_is_capped_at_the_prices_given():
 
 def test_the_time_left_ends_a_request_and_the_proposing():
     with serving(drip) as server:
-        llm = make(server, {"llm_calls": 100, "wall_seconds": 0.5})
+        llm = make(server, {"llm_calls": 100, "wall_seconds": 1.0})
         start = time.monotonic()
         proposals = propose(llm, 10)
 
-    assert time.monotonic() - start < 3.0
+    assert time.monotonic() - start < 20.0  # the answer has no end, and ten were wanted
     assert len(proposals) == 1
     assert propose(llm) == []
 

@@ -150,6 +150,18 @@ def test_child_processes_of_a_worker_end_with_the_run_that_needs_them():
     assert remote._jobs == {}
 
 
+def test_a_job_that_is_begun_again_while_a_candidate_runs_leaves_no_child_process():
+    shared = RemoteSandbox(small_job(), Backend("dask", 1))._shared
+    before = children_of(os.getpid())
+    with remote._borrowed(shared):
+        end_idle(0.0)  # as if it had been at work for long
+        with remote._borrowed(shared):
+            pass
+    assert len(set(children_of(os.getpid())) - set(before)) == 2
+    end_idle(0.0)
+    assert children_of(os.getpid()) == before
+
+
 def test_limits_that_make_no_sense_are_refused_before_anything_is_sent():
     with pytest.raises(ConfigError, match="memory_mib must be a whole number"):
         RemoteSandbox(small_job(), Backend("dask", 1), memory_mib=0)

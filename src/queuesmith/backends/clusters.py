@@ -193,9 +193,11 @@ _unpacked: tuple[bytes, Any] = b"", None
 def _unpack(shared: bytes) -> Any:
     """Unpack what is shared once in each process, as long as it is the same."""
     global _unpacked
-    if _unpacked[0] != shared:
-        _unpacked = shared, pickle.loads(shared)
-    return _unpacked[1]
+    packed, value = _unpacked  # together: another thread may have been sent something else
+    if packed != shared:
+        value = pickle.loads(shared)
+        _unpacked = shared, value
+    return value
 
 
 def _other_code(where: str, what: str) -> NoReturn:

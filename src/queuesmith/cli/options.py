@@ -24,7 +24,8 @@ class TrafficOptions:
     ----------
     columns
         Which column holds what: arrival_time=ts,prompt_len=in,output_len=out. Also client, session,
-        priority, max_tokens and deadline. Usual names need no mapping.
+        priority, max_tokens and deadline, and for `queuesmith check` ttft, tpot, e2el and
+        queued_time. Usual names need no mapping.
     unit
         Of numeric times: s, ms, us or ns.
     num_requests

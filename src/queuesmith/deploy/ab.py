@@ -8,6 +8,7 @@ or where the machine was not equally fast for both arms.
 import hashlib
 import json
 import math
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -207,9 +208,12 @@ class Store:
     def save(self, name: str, run: Run) -> None:
         """Keep a run; the file is whole or absent."""
         kept = {"key": self._key, **_none(asdict(run))}
-        part = self.folder / f".{name}.part"
-        part.write_text(json.dumps(kept), encoding="utf-8")
-        part.replace(self.folder / f"{name}.json")
+        part = self.folder / f".{name}.{os.getpid()}.part"  # another may measure beside this one
+        try:
+            part.write_text(json.dumps(kept), encoding="utf-8")
+            part.replace(self.folder / f"{name}.json")
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def measure(

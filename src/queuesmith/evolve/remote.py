@@ -162,8 +162,8 @@ def _borrowed(shared: _Shared) -> Iterator[Sandbox]:
         sandbox.close()
         raise
     with _lock:
+        job = _jobs.setdefault(shared.sha256, job)  # it may have been ended, and begun again
         job.used = time.monotonic()
-        _jobs[shared.sha256] = job
         job.idle.append(sandbox)
 
 

@@ -33,6 +33,8 @@ VERDICTS = {
     "unsure": "differs from",
     "withheld": "cannot be judged against",
 }
+#: Longest name of a policy that leaves room for the other columns in a terminal of 80.
+_MOST_LETTERS = 6
 COLORS = {"better": "green", "worse": "red", "withheld": "yellow"}
 
 
@@ -109,25 +111,44 @@ def print_ab(document: Mapping[str, Any], console: Console) -> None:
     console.print(
         Text(
             f"{origin['kind']} traffic: {_plain(origin['source'])}; measured on "
-            f"{_plain(config['where'])}; {config['num_windows']} windows of "
-            f"{config['window_len']:,}, {config['repeats']} repeats; seed {config['seed']}"
+            f"{_plain(config['where'])}; {_windows(config)}, {_repeats(config)}; "
+            f"seed {config['seed']}"
         )
     )
     console.print()
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    names = [name.replace(", ", "\n").replace("ms/step", "ms") for name in heads(document)]
-    table.add_column("window-\nrepeat", no_wrap=True, min_width=7)
-    for name in names[3:]:
-        table.add_column(_plain(name, keep="\n"), justify="right", no_wrap=True)
+    console.print(_terminal_table(document))
+    for warning in document["warnings"]:
+        console.print(Text("warning: ", "yellow").append(_plain(warning), "none"))
+
+
+def _terminal_table(document: Mapping[str, Any]) -> Table:
+    """Return the table for 80 columns: a long name is shortened, no failures are no column."""
+    ours = document["config"]["candidate"]
+    arm = _plain(ours) if len(ours) <= _MOST_LETTERS else "policy"
+    rows = table_rows(document)
+    end = None if any(cells[-1] != numbers.count(0) for cells in rows) else -1
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
+    table.add_column("window-\nrepeat", no_wrap=True)
+    for name in heads(document)[3:end]:
+        what, _, of = name.replace("ms/step", "ms").partition(", ")
+        second = of if of in ("", "stock") else arm
+        table.add_column(f"{what}\n{second}".rstrip(), justify="right", no_wrap=True)
     load = None
-    for cells in table_rows(document):
+    for cells in rows:
         if cells[0] != load:
             load = cells[0]
             table.add_row(Text(_plain(load), "bold"))
-        table.add_row(f"  {cells[1]}-{cells[2]}", *map(_plain, cells[3:]))
-    console.print(table)
-    for warning in document["warnings"]:
-        console.print(Text("warning: ", "yellow").append(_plain(warning), "none"))
+        table.add_row(f"  {cells[1]}-{cells[2]}", *map(_plain, cells[3:end]))
+    return table
+
+
+def _windows(config: Mapping[str, Any]) -> str:
+    num_windows = config["num_windows"]
+    return f"{num_windows} window{'s' * (num_windows != 1)} of {config['window_len']:,}"
+
+
+def _repeats(config: Mapping[str, Any]) -> str:
+    return f"{config['repeats']} repeat{'s' * (config['repeats'] != 1)}"
 
 
 def write_ab(
@@ -289,8 +310,6 @@ def _minus(text: str) -> str:
     return _prose(text)
 
 
-def _plain(text: object, keep: str = "") -> str:
+def _plain(text: object) -> str:
     """Return text without characters that could steer a terminal."""
-    return "".join(
-        letter if letter.isprintable() or letter in keep else "?" for letter in str(text)
-    )
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
