@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import sqlite3
+import time
 from random import Random
 
 import pyarrow as pa
@@ -91,6 +92,21 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path, pack):
     data = bytes(pack(samples.log() + b"\n" * 300_000_000))
     assert len(data) < 1_000_000
     assert "unpacks to more than 200 times its size" in refused("trace: gzip", data, tmp_path)
+
+
+def test_a_line_of_very_many_letters_is_read_at_once(tmp_path):
+    """From each letter a name of a value may begin; to look at all of them took minutes."""
+    line = (
+        b'10.0.0.7 - - [30/Nov/2026:10:00:01 +0000] "GET / HTTP/1.1" 200 5 "-" "-" prompt_tokens=9 '
+    )
+    path = tmp_path / "access.log"
+    path.write_bytes(line + b"completion_tokens=4\n" + line + b"x" * 1_000_000 + b"\n")
+    started = time.process_time()
+
+    trace = load_trace(path)
+
+    assert trace.output_len.tolist() == [4]
+    assert time.process_time() - started < 5
 
 
 def test_a_log_that_packs_well_is_read(tmp_path):

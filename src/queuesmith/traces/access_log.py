@@ -36,7 +36,8 @@ _LINE = re.compile(
     rf"(?P<host>\S+) \S+ (?P<user>\S+) \[(?P<time>[^\]\n]+)\] {_QUOTED} (?P<status>\d{{3}}|-) \S+"
     rf"(?: {_QUOTED} {_QUOTED})?(?P<rest>.*)"
 )
-_PAIR = re.compile(rf"([A-Za-z_][\w.-]*)=({_QUOTED}|[^\s\",;]+)")
+# Begins only where a name begins and never goes back, or a megabyte of letters takes minutes.
+_PAIR = re.compile(rf"(?<![\w.-])([A-Za-z_][\w.-]*+)=({_QUOTED}|[^\s\",;]+)")
 _CLF_TIME = re.compile(r"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d:\d\d:\d\d(?:\.\d+)?) ([+-]\d{4})")
 _UVICORN = re.compile(r'(?:\(.*\) )?INFO:\s+\S+:\d+ - "[A-Z]+ \S+ HTTP/[\d.]+" \d{3}')
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
