@@ -1,27 +1,39 @@
-"""Admits by backlogs waited and relative work, preempts by output ratio.
+"""Admits by times overtaken, preemptions and work share, preempts by backlog steps, relative KV,
+queue ratio and progress.
 
-Knows:   the wait so far, the worst backlog since nobody waited, prefill left, tokens produced.
+Knows:   prefill served since the arrival, prefill left, preemptions, the worst backlog since nobody
+         waited, prefill left of all who wait, tokens computed, how many wait.
 Source:  bred by `queuesmith evolve`; its proof sheet tells lineage and scores.
 Caution: found by search on a few windows; compare it on your own traffic before use.
 """
 
-BACKLOGS_WAITED_LIMIT = 0.681
-BACKLOGS_WAITED_KEY_ABOVE = 0.279
+TIMES_OVERTAKEN_LIMIT = 2.34
+PROGRESS_WEIGHT = 0.782
 
 
 def waiting_key(request, engine):
-    wait = engine.now - request.arrival_time
     worst_backlog = max(engine.peak_backlog_time, engine.step_time)
-    # Its wait, over what first come, first served would make the unluckiest wait.
-    backlogs_waited = wait / worst_backlog
-    # Prefill left, over the mean of all who wait.
-    relative_work = request.num_uncached_tokens / max(engine.mean_waiting_tokens, 1.0)
-    if backlogs_waited > BACKLOGS_WAITED_LIMIT:
-        return BACKLOGS_WAITED_KEY_ABOVE
-    return relative_work
+    # Prefill served to anybody since it came, over its own.
+    times_overtaken = request.prefill_tokens_since_arrival / request.num_uncached_tokens
+    # How often it lost its KV.
+    preemptions = float(request.num_preemptions)
+    # Time of its own prefill, over the worst backlog.
+    work_share = request.num_uncached_tokens / engine.token_rate / worst_backlog
+    if times_overtaken > TIMES_OVERTAKEN_LIMIT:
+        return preemptions
+    return work_share
 
 
 def victim_key(request, engine):
-    # Tokens produced, over its prompt.
-    output_ratio = request.num_output_tokens / request.num_prompt_tokens
-    return output_ratio
+    num_tokens = request.num_prompt_tokens + request.num_output_tokens
+    # Full steps that the prefill of all who wait would fill.
+    backlog_steps = engine.waiting_tokens / engine.token_budget
+    # Tokens that a preemption would lose, over the mean prompt.
+    relative_kv = request.num_computed_tokens / max(engine.mean_prompt_tokens, 1.0)
+    # Waiting requests for each seat.
+    queue_ratio = engine.num_waiting / engine.max_num_seqs
+    # Share of its tokens that is computed; next to 1 in decode.
+    progress = request.num_computed_tokens / num_tokens
+    if backlog_steps + relative_kv > queue_ratio:
+        return PROGRESS_WEIGHT * progress
+    return backlog_steps

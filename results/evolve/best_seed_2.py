@@ -1,24 +1,25 @@
-"""Admits by backlogs waited and relative work.
+"""Admits by relative work and preemptions, preempts by relative KV.
 
-Knows:   the wait so far, the worst backlog since nobody waited, prefill left.
+Knows:   prefill left, preemptions, tokens computed.
 Source:  bred by `queuesmith evolve`; its proof sheet tells lineage and scores.
-Caution: found by search on a few windows; compare it on your own traffic before use.
+Caution: nothing in it grows with the wait, so whoever is passed over may be so for ever.
 """
 
-BACKLOGS_WAITED_LIMIT = 0.745
-BACKLOGS_WAITED_LIMIT_2 = 0.779
-BACKLOGS_WAITED_KEY_ABOVE = 0.18
+RELATIVE_WORK_LIMIT = 0.35
+RELATIVE_WORK_KEY_ABOVE = -0.763
 
 
 def waiting_key(request, engine):
-    wait = engine.now - request.arrival_time
-    worst_backlog = max(engine.peak_backlog_time, engine.step_time)
-    # Its wait, over what first come, first served would make the unluckiest wait.
-    backlogs_waited = wait / worst_backlog
     # Prefill left, over the mean of all who wait.
     relative_work = request.num_uncached_tokens / max(engine.mean_waiting_tokens, 1.0)
-    if backlogs_waited > BACKLOGS_WAITED_LIMIT:
-        if backlogs_waited > BACKLOGS_WAITED_LIMIT_2:
-            return BACKLOGS_WAITED_KEY_ABOVE
-        return relative_work
-    return relative_work
+    # How often it lost its KV.
+    preemptions = float(request.num_preemptions)
+    if relative_work < RELATIVE_WORK_LIMIT:
+        return RELATIVE_WORK_KEY_ABOVE
+    return preemptions
+
+
+def victim_key(request, engine):
+    # Tokens that a preemption would lose, over the mean prompt.
+    relative_kv = request.num_computed_tokens / max(engine.mean_prompt_tokens, 1.0)
+    return relative_kv
