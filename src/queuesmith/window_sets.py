@@ -315,7 +315,7 @@ def _load(
         return load_trace(file, **options)
     public = os.environ.get(FOLDER_VARIABLE)
     folders = [Path(given)] if given is not None else [own, *([Path(public)] if public else [])]
-    there = [folder / file for folder in folders if (folder / file).exists()]
+    there = [folder / file for folder in folders if os.path.exists(folder / file)]
     return load_trace((there or [folders[-1] / file])[0], **options)
 
 

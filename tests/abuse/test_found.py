@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import sqlite3
 import time
 from random import Random
@@ -92,6 +93,20 @@ def test_a_file_that_unpacks_without_end_is_refused(tmp_path, pack):
     data = bytes(pack(samples.log() + b"\n" * 300_000_000))
     assert len(data) < 1_000_000
     assert "unpacks to more than 200 times its size" in refused("trace: gzip", data, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["study design", "evolve config", "window set"])
+def test_a_name_that_no_file_can_have_is_the_name_of_none(tmp_path, name):
+    """Asking the file system for a name of 5,000 letters is an error of its own there."""
+    sample = TARGETS[name].samples[0].decode()
+    text = re.sub(
+        r'(\b(?:file|files)\b\s*=\s*\[?\s*")([^"]*)"', r"\g<1>" + "l" * 5_000 + '"', sample
+    )
+    assert text != sample
+
+    outcome = outcome_of(name, text.encode(), tmp_path / "x")
+
+    assert outcome.kind in ("refused", "accepted"), outcome
 
 
 def test_a_line_of_very_many_letters_is_read_at_once(tmp_path):

@@ -1,6 +1,7 @@
 """What a run is told: traffic, engines, proposers, budgets. One TOML file, every field checked."""
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -61,7 +62,7 @@ class Source:
 
     def entry(self, folder: Path | None) -> dict[str, Any]:
         """Return what `WindowSet.freeze` reads: the file if it is there, else the stand-in."""
-        there = folder is not None and (folder / self.file).is_file()
+        there = folder is not None and os.path.isfile(folder / self.file)
         name = self.file if there or not self.stand_in else self.stand_in
         entry: dict[str, Any] = {"file": name}
         if name.endswith("@model") and self.num_requests:

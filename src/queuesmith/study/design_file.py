@@ -1,6 +1,7 @@
 """The text of a design, checked: each mistake is one line that says what would be right."""
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -164,7 +165,7 @@ class DesignFile:
         loaded = []
         for spec in self._names(self.where, self._table, "policies"):
             inside = folder / spec
-            path = str(inside) if spec.endswith(".py") and inside.exists() else spec
+            path = str(inside) if spec.endswith(".py") and os.path.exists(inside) else spec
             policy = known.get(spec) or get_policy(path)
             if policy.oracle:
                 raise self._error(

@@ -168,7 +168,7 @@ def _find(source: Source, folder: Path) -> tuple[Path | None, list[str]]:
         public = os.environ.get(TRACES_VARIABLE)
         folders = [folder, *([Path(os.path.expanduser(public))] if public else [])]
         for inside in folders:
-            if (inside / name).is_file():
+            if os.path.isfile(inside / name):  # says no to a name that no file can have
                 return inside / name, []
         if public and "/" not in name:
             found = sorted(path for path in folders[-1].rglob(name) if path.is_file())
