@@ -109,6 +109,28 @@ def test_a_name_that_no_file_can_have_is_the_name_of_none(tmp_path, name):
     assert outcome.kind in ("refused", "accepted"), outcome
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('name = "', 'name = "a\\nb'), ("[fit]\n", "[fit]\nsource = 7\n")],
+)
+def test_a_model_with_such_a_name_or_source_is_named_in_one_line(tmp_path, before, after):
+    text = TARGETS["workload model"].samples[0].decode()
+    text = re.sub(r"(?m)^source = .*\n", "", text).replace(before, after, 1)
+    text = text.replace("time_scales = [", "time_scales = [-1, ", 1)
+
+    assert "\n" not in refused("workload model", text.encode(), tmp_path)
+
+
+def test_a_column_of_text_that_is_not_utf8_is_refused(tmp_path):
+    times = pa.array([b"1.0", b"\xff\xfe", b"3"], pa.binary()).view(pa.string())
+    table = pa.table({"arrival_time": times, "prompt_len": [5, 5, 5], "output_len": [1, 1, 1]})
+    path = tmp_path / "bytes.parquet"
+    pa.parquet.write_table(table, path)
+
+    with pytest.raises(QueuesmithError, match="not UTF-8"):
+        load_trace(path)
+
+
 def test_a_line_of_very_many_letters_is_read_at_once(tmp_path):
     """From each letter a name of a value may begin; to look at all of them took minutes."""
     line = (

@@ -387,7 +387,10 @@ def _block_hashes(column: pa.Array, block_size: int) -> BlockHashes:
 
 
 def _trim(column: pa.Array) -> pa.Array:
-    return pc.utf8_trim_whitespace(column)
+    try:
+        return pc.utf8_trim_whitespace(column)
+    except pa.ArrowException:  # Parquet takes any bytes for text
+        raise TraceError("a column of text is not UTF-8; write the file again") from None
 
 
 def _cast(column: pa.Array, to: pa.DataType) -> pa.Array | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queuesmith.documents import parse_toml
+from queuesmith.documents import parse_toml, printable
 from queuesmith.errors import TraceError
 from queuesmith.traces.client import HOURS, Client, Drift
 from queuesmith.traces.sessions import Sessions
@@ -30,8 +30,15 @@ def parse_clients(text: str) -> tuple[str, tuple[Client, ...], dict[str, Any]]:
         values = parse_toml(text)
     except ValueError as error:
         raise TraceError(f"a workload model must be TOML, but: {error}") from None
-    name = str(_Table("the model", values).get("name", str))
+    name = printable(_Table("the model", values).get("name", str))
     fit = _Table(name, values).get("fit", dict)
+    source = fit.get("source", "")
+    if not isinstance(source, str) and not (
+        isinstance(source, list) and all(isinstance(one, str) for one in source)
+    ):
+        raise TraceError(
+            f"model {name} [fit]: source must be text, got {source!r:.60}; fit it again"
+        )
     parts = values.get("client", [values])
     if not isinstance(parts, list) or not parts:
         raise TraceError(f"model {name}: [[client]] must be given at least once")
