@@ -171,7 +171,8 @@ def _find(source: Source, folder: Path) -> tuple[Path | None, list[str]]:
             if os.path.isfile(inside / name):  # says no to a name that no file can have
                 return inside / name, []
         if public and "/" not in name:
-            found = sorted(path for path in folders[-1].rglob(name) if path.is_file())
+            below = (path for path in folders[-1].rglob("*") if path.name == name)
+            found = sorted(path for path in below if path.is_file())
             if found:
                 return found[0], []
         where = f"nor below {public}" if public else f"and {TRACES_VARIABLE} names no folder"
