@@ -119,7 +119,7 @@ WRONG_RULES = [
     ("output is cached when scheduled", "stock fcfs", REFERENCE,
      "min(computed, request.num_tokens)", "computed"),
     ("the state after the step before", "stock fcfs", REFERENCE,
-     "step, under_way = under_way, step", "step, under_way = step, None"),
+     "step, self.under_way = self.under_way, step", "step, self.under_way = step, None"),
     ("whoever gives up goes on waiting", "stock fcfs", REFERENCE,
      "(self.running if request in self.running else self.waiting).remove(request)",
      "self.running = [r for r in self.running if r is not request]"),
