@@ -144,22 +144,48 @@ def get_policy(spec: "Policy | str | os.PathLike[str]") -> Policy:
     """
     if isinstance(spec, Policy):
         return spec
+    return load_text(*read_spec(spec, POLICY, _locate))
+
+
+def read_spec(
+    spec: object, contract: Contract, locate: Callable[[str], Path]
+) -> tuple[str, str, Path]:
+    """Find the file that a caller asks for, by name or path, with parameters or without.
+
+    Parameters
+    ----------
+    spec : str or path
+    contract : Contract
+        Of the file.
+    locate : callable
+        Finds the file of a name, or raises.
+
+    Returns
+    -------
+    name, text, path : str, str, Path
+        The text with the parameters written into it; they are part of the name.
+
+    Raises
+    ------
+    PolicyError
+        If it is neither text nor path, or the file cannot be read or has no such parameters.
+    """
     if isinstance(spec, os.PathLike):
         path = Path(os.fspath(spec))
-        return load_text(path.stem, read_source(path), path)
+        return path.stem, read_source(path), path
     if not isinstance(spec, str):
-        raise PolicyError(f"a policy is given by name or path, got {spec!r}")
+        raise PolicyError(f"a {contract.kind} is given by name or path, got {spec!r}")
     target, arguments = split_spec(spec)
     if target.endswith(".py") or "/" in target or os.sep in target:
         path = Path(os.path.expanduser(target))
         name = path.stem
     else:
-        name, path = target, _locate(target)
+        name, path = target, locate(target)
     source = read_source(path)
     if arguments:
-        source, overridden = write_parameters(name, source, str(path), arguments)
+        source, overridden = write_parameters(name, source, str(path), arguments, contract)
         name = f"{name}({overridden})" if overridden else name
-    return load_text(name, source, path)
+    return name, source, path
 
 
 def policy_names() -> list[str]:

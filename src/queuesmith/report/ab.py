@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from rich import box
@@ -13,17 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
-from queuesmith.report import (
-    _KIND_NOTES,
-    _content_security_policy,
-    _figure_card,
-    _points,
-    _prose,
-    _script_json,
-    _warnings,
-)
 from queuesmith.report.figures import request_by_request, ttft_distribution
-from queuesmith.report.parts import Samples, load_label, policy_styles
+from queuesmith.report.frame import (
+    KIND_NOTES,
+    command_block,
+    draw,
+    fact_list,
+    figure_cards,
+    points,
+    prose,
+    render_page,
+    warning_box,
+    write_page,
+)
+from queuesmith.report.parts import Samples, policy_styles
 from queuesmith.report.tables import settings_table
 
 VERDICTS = {
@@ -155,17 +156,11 @@ def write_ab(
     document: Mapping[str, Any], samples: Mapping[tuple[str, str], Samples], path: Path
 ) -> None:
     """Write the report as one HTML file that needs nothing else."""
-    path.write_bytes(render_ab(document, samples).encode())
+    write_page(render_ab(document, samples), path)
 
 
 def render_ab(document: Mapping[str, Any], samples: Mapping[tuple[str, str], Samples]) -> str:
     """Return the report as text; equal arguments give equal bytes."""
-    from plotly.offline import get_plotlyjs  # 60 ms that no other command should pay
-
-    here = files(__package__)
-    style = (here / "page.html").read_text(encoding="utf-8")
-    page_script = (here / "page.js").read_text(encoding="utf-8")
-    plotly_script = get_plotlyjs()
     config, origin = document["config"], document["origin"]
     shown = _as_comparison(document)
     styles = policy_styles(shown)
@@ -179,47 +174,35 @@ def render_ab(document: Mapping[str, Any], samples: Mapping[tuple[str, str], Sam
         sentence for row in document["loads"] for sentence in sentences(row, config["candidate"])
     ]
     loads = shown["config"]["loads"]
-    drawing = {
-        "reference": config["reference"],
-        "answer": config["candidate"],
-        "policies": [
-            {
-                "name": style.policy,
-                "label": style.label,
-                "color": style.color,
-                "dash": style.dash,
-                "shown": True,
-            }
-            for style in styles
-        ],
-        "loads": [{"name": load["name"], "label": load_label(load)} for load in loads],
-        "load": loads[-1]["name"],
-        "figures": [
-            {"name": figure.name, "columns": figure.columns, "panels": figure.panels}
-            for figure in figures
-        ],
-    }
+    drawing = draw(
+        figures,
+        styles,
+        loads,
+        reference=config["reference"],
+        answer=config["candidate"],
+        load=loads[-1]["name"],
+        all_shown=True,
+    )
     settings = {name: value for name, value in config.items() if name != "command"}
-    return Template((here / "ab.html").read_text(encoding="utf-8")).substitute(
-        security=_content_security_policy([page_script, plotly_script]),
-        style=style.split("<style>")[1].split("</style>")[0],
+    return render_page(
+        "ab",
+        subject=origin["source"],
+        verb="ab",
         source=escape(origin["source"]),
         kind=escape(origin["kind"]),
-        kind_note=_KIND_NOTES.get(origin["kind"], ""),
-        answer=_prose(found[0]),
-        more=_points(found[1:]),
+        kind_note=KIND_NOTES.get(origin["kind"], ""),
+        answer=prose(found[0]),
+        more=points(found[1:]),
         facts=_facts(document),
-        warnings=_warnings(document["warnings"]),
+        warnings=warning_box(document["warnings"]),
         loads=_table(*_load_table(document)),
         runs=_table(heads(document), table_rows(document)),
-        figures="".join(_figure_card(figure) for figure in figures),
+        figures=figure_cards(figures),
         settings=settings_table({"trace": origin, **settings}),
-        command=f"<pre><code>{escape(config.get('command', ''))}</code></pre>",
-        version=escape(document["version"]),
-        data=_script_json(document),
-        drawing=_script_json(drawing),
-        page_script=page_script,
-        plotly_script=plotly_script,
+        command=command_block(config.get("command")),
+        version=document["version"],
+        data=document,
+        drawing=drawing,
     )
 
 
@@ -282,12 +265,7 @@ def _facts(document: Mapping[str, Any]) -> str:
         "Known of output length": config["output_length"],
         "Seed": str(config["seed"]),
     }
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}</dd></div>"
-        for name, value in facts.items()
-        if value
-    )
-    return f'<dl class="facts">{items}</dl>'
+    return fact_list(facts)
 
 
 def _table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -307,7 +285,7 @@ def _table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def _minus(text: str) -> str:
     if text == numbers.UNDEFINED:
         return "&ndash;"
-    return _prose(text)
+    return prose(text)
 
 
 def _plain(text: object) -> str:

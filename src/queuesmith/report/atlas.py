@@ -6,19 +6,9 @@ that is not in it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from queuesmith.errors import ConfigError
-from queuesmith.report import (
-    _content_security_policy,
-    _figure_card,
-    _prose,
-    _script_json,
-    _warnings,
-)
 from queuesmith.report.atlas_cards import reversal_cards
 from queuesmith.report.atlas_figures import (
     agreement_figure,
@@ -33,6 +23,14 @@ from queuesmith.report.atlas_sensitivity import (
     sensitivity_tables,
 )
 from queuesmith.report.atlas_tables import winners_table
+from queuesmith.report.frame import (
+    fact_list,
+    figure_card,
+    prose,
+    render_page,
+    warning_box,
+    write_page,
+)
 from queuesmith.report.parts import RHO, Figure
 from queuesmith.study.summary import main_engine, main_load
 from queuesmith.study.words import engine_words, metric_words, windows_words
@@ -53,53 +51,37 @@ def write_atlas(document: Mapping[str, Any], path: Path) -> Path:
     ConfigError
         If the file cannot be written.
     """
-    page = render_atlas(document)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Bytes, so that the same study is the same file on every system.
-        path.write_bytes(page.encode())
-    except OSError as error:
-        raise ConfigError(
-            f"the page cannot be written to {str(path)!r}: {error.strerror}; name another file"
-        ) from error
-    return path
+    return write_page(render_atlas(document), path)
 
 
 def render_atlas(document: Mapping[str, Any]) -> str:
     """Return the page as text; equal arguments give equal bytes."""
-    from plotly.offline import get_plotlyjs  # 60 ms that no other command should pay
-
-    here = files(__package__)
-    report = (here / "page.html").read_text(encoding="utf-8")
-    page_script = (here / "atlas.js").read_text(encoding="utf-8")
-    plotly_script = get_plotlyjs()
     study, summary = document["study"], document["summary"]
     figures, sections = _sections(document)
     headline, *answers = document["answers"]
-    return Template((here / "atlas.html").read_text(encoding="utf-8")).substitute(
-        security=_content_security_policy([page_script, plotly_script]),
-        name=escape(study["name"]),
-        title=escape(study["title"]),
-        style=report.split("<style>")[1].split("</style>")[0],
+    return render_page(
+        "atlas",
+        subject=study["name"],
+        verb="study",
+        script="atlas.js",
+        heading=escape(study["title"]),
         badges=_badges(study["num_windows"]),
-        headline=_prose(headline["text"]),
+        headline=prose(headline["text"]),
         answers=_answers(answers),
         facts=_facts(document),
-        warnings=_warnings(document["warnings"]),
+        warnings=warning_box(document["warnings"]),
         contents="".join(
             f'<a href="#{name}">{escape(title)}</a>' for name, title, _, _ in sections
         ),
         sections="".join(
-            f'<h2 id="{name}">{escape(title)}</h2><p>{_prose(lead)}</p>{body}'
+            f'<h2 id="{name}">{escape(title)}</h2><p>{prose(lead)}</p>{body}'
             for name, title, lead, body in sections
         ),
         command=f"<pre><code>{escape(document['command'])}</code></pre>",
         tables=", ".join(f"<code>{escape(name)}</code>" for name in document["tables"].values()),
-        version=escape(study["version"]),
-        data=_script_json({name: document[name] for name in ("schema", "study", "answers")}),
-        drawing=_script_json(_drawing(summary, figures)),
-        page_script=page_script,
-        plotly_script=plotly_script,
+        version=study["version"],
+        data={name: document[name] for name in ("schema", "study", "answers")},
+        drawing=_drawing(summary, figures),
     )
 
 
@@ -137,7 +119,7 @@ def _sections(document: Mapping[str, Any]) -> tuple[list[Figure], list[Section]]
             "How far a ranking carries",
             "The same policies in the same order? Between two kinds of traffic, two loads, two "
             "engines (what the step times change), and two metrics of the same runs.",
-            _figure_card(agreement)
+            figure_card(agreement)
             + "<details><summary>Over all conditions, by metric</summary>"
             + agreement_table(analysis["agreement_by_metric"])
             + "</details>",
@@ -154,13 +136,13 @@ def _sections(document: Mapping[str, Any]) -> tuple[list[Figure], list[Section]]
             "windows",
             "How many windows are enough",
             "How surely a smaller study would have come to the same answer.",
-            _figure_card(samples),
+            figure_card(samples),
         ),
         (
             "parts",
             "What makes the difference",
             f"The variance of log ratios to {reference}, by what they hang on, and mean ranks.",
-            _figure_card(variance) + _figure_card(ranks),
+            figure_card(variance) + figure_card(ranks),
         ),
         (
             "sensitivity",
@@ -266,7 +248,7 @@ def _answers(answers: Sequence[Mapping[str, str]]) -> str:
 def _listed(title: str, texts: Sequence[str]) -> str:
     if not texts:
         return ""
-    items = "".join(f"<li>{_prose(text)}</li>" for text in texts)
+    items = "".join(f"<li>{prose(text)}</li>" for text in texts)
     head = f'<h2 class="small">{escape(title)}</h2>' if title else ""
     return f'{head}<ul class="answers">{items}</ul>'
 
@@ -289,9 +271,4 @@ def _facts(document: Mapping[str, Any]) -> str:
         "Known of output length": summary["prediction"],
         "SHA-256": study["sha256"][:16] + "…",
     }
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}</dd></div>"
-        for name, value in facts.items()
-        if value
-    )
-    return f'<dl class="facts">{items}</dl>'
+    return fact_list(facts)

@@ -6,9 +6,7 @@ requests, which lie beside it as requests.parquet.
 
 from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -19,14 +17,17 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
-from queuesmith.report import (
-    _KIND_NOTES,
-    _content_security_policy,
-    _figure_card,
-    _points,
-    _prose,
-    _script_json,
-    _warnings,
+from queuesmith.report.frame import (
+    KIND_NOTES,
+    command_block,
+    draw,
+    fact_list,
+    figure_cards,
+    points,
+    prose,
+    render_page,
+    warning_box,
+    write_page,
 )
 from queuesmith.report.parts import COLORS, HOVER_NAME, REFERENCE_COLOR, Figure
 from queuesmith.report.tables import settings_table
@@ -145,60 +146,40 @@ def _source(document: Mapping[str, Any]) -> str:
 
 def write_check(document: Mapping[str, Any], requests: pa.Table, path: Path) -> None:
     """Write the report as one HTML file that needs nothing else."""
-    path.write_bytes(render_check(document, requests).encode())
+    write_page(render_check(document, requests), path)
 
 
 def render_check(document: Mapping[str, Any], requests: pa.Table) -> str:
     """Return the report as text; equal arguments give equal bytes."""
-    from plotly.offline import get_plotlyjs  # 60 ms that no other command should pay
-
-    here = files(__package__)
-    style = (here / "page.html").read_text(encoding="utf-8")
-    page_script = (here / "page.js").read_text(encoding="utf-8")
-    plotly_script = get_plotlyjs()
     config = document["config"]
     figures = build_check_figures(document, requests)
-    drawing = {
-        "reference": None,
-        "answer": None,
-        "policies": [],
-        "loads": [],
-        "load": None,
-        "figures": [
-            {"name": figure.name, "columns": figure.columns, "panels": figure.panels}
-            for figure in figures
-        ],
-    }
     first, *more = document["answer"]["sentences"]
-    advice = _points(item["text"] for item in document["advice"])
+    advice = points(item["text"] for item in document["advice"])
     settings = {name: value for name, value in config.items() if name != "command"}
     command = config.get("command", "")
-    return Template((here / "check.html").read_text(encoding="utf-8")).substitute(
-        security=_content_security_policy([page_script, plotly_script]),
-        style=style.split("<style>")[1].split("</style>")[0],
+    return render_page(
+        "check",
+        subject=_source(document),
+        verb="check",
         source=escape(_source(document)),
         kind=_kind(document),
-        kind_note=_KIND_NOTES[_kind(document)],
-        answer=_prose(first),
-        more=_points(more),
+        kind_note=KIND_NOTES[_kind(document)],
+        answer=prose(first),
+        more=points(more),
         facts=_facts(document),
-        warnings=_warnings(document["warnings"]),
+        warnings=warning_box(document["warnings"]),
         advice=advice or "<p>Nothing stands out.</p>",
         unit=escape(config["unit"]),
         num_units=config["num_units"],
         whole=_table(table_rows(document, "all")),
-        title=escape(load_title(document["loads"][0])),
+        whole_title=escape(load_title(document["loads"][0])),
         loads=_loads(document),
-        figures="".join(_figure_card(figure) for figure in figures),
+        figures=figure_cards(figures),
         settings=settings_table({"logs": document["logs"], **settings}),
-        command=f"<pre><code>{escape(command)}</code></pre>"
-        if command
-        else "<p>The command was not recorded; the settings below say what it asked for.</p>",
-        version=escape(document["version"]),
-        data=_script_json(document),
-        drawing=_script_json(drawing),
-        page_script=page_script,
-        plotly_script=plotly_script,
+        command=command_block(command),
+        version=document["version"],
+        data=document,
+        drawing=draw(figures),
     )
 
 
@@ -320,12 +301,7 @@ def _facts(document: Mapping[str, Any]) -> str:
         "Units": f"{config['num_units']}, each a {config['unit']}",
         "Seed": str(config["seed"]),
     }
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}</dd></div>"
-        for name, value in facts.items()
-        if value
-    )
-    return f'<dl class="facts">{items}</dl>'
+    return fact_list(facts)
 
 
 def _loads(document: Mapping[str, Any]) -> str:
@@ -338,11 +314,11 @@ def _loads(document: Mapping[str, Any]) -> str:
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
-    head = "".join(f'<th class="number">{_prose(name)}</th>' for name in HEADS[1:])
+    head = "".join(f'<th class="number">{prose(name)}</th>' for name in HEADS[1:])
     body = "".join(
         f"<tr><th scope=row>{escape(row[0])}</th>"
         + "".join(
-            f'<td class="number">{"&ndash;" if cell == numbers.UNDEFINED else _prose(cell)}</td>'
+            f'<td class="number">{"&ndash;" if cell == numbers.UNDEFINED else prose(cell)}</td>'
             for cell in row[1:]
         )
         + "</tr>"

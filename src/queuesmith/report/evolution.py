@@ -6,19 +6,9 @@ that is not in it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from queuesmith.errors import ConfigError
-from queuesmith.report import (
-    _content_security_policy,
-    _figure_card,
-    _prose,
-    _script_json,
-    _warnings,
-)
 from queuesmith.report.atlas_tables import plain_table
 from queuesmith.report.evolution_dots import frontier_figure, population_figure
 from queuesmith.report.evolution_figures import heat_figure, lineage_figure, progress_figure
@@ -35,6 +25,14 @@ from queuesmith.report.evolution_tables import (
     wins_table,
 )
 from queuesmith.report.evolution_text import headline, name_of, nearest_words, sentences
+from queuesmith.report.frame import (
+    fact_list,
+    figure_card,
+    prose,
+    render_page,
+    warning_box,
+    write_page,
+)
 from queuesmith.report.parts import RHO, Figure
 
 Section = tuple[str, str, str, str]
@@ -55,50 +53,35 @@ def write_evolution(document: Mapping[str, Any], path: Path) -> Path:
     ConfigError
         If the file cannot be written.
     """
-    page = render_evolution(document)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Bytes, so that the same run is the same file on every system.
-        path.write_bytes(page.encode())
-    except OSError as error:
-        raise ConfigError(
-            f"the page cannot be written to {str(path)!r}: {error.strerror}; name another file"
-        ) from error
-    return path
+    return write_page(render_evolution(document), path)
 
 
 def render_evolution(document: Mapping[str, Any]) -> str:
     """Return the page as text; equal arguments give equal bytes."""
-    from plotly.offline import get_plotlyjs  # 60 ms that no other command should pay
-
-    here = files(__package__)
-    report = (here / "page.html").read_text(encoding="utf-8")
-    page_script = (here / "atlas.js").read_text(encoding="utf-8")
-    plotly_script = get_plotlyjs()
     figures, sections = _sections(document)
     command = document["command"]
-    return Template((here / "evolution.html").read_text(encoding="utf-8")).substitute(
-        security=_content_security_policy([page_script, plotly_script]),
-        name=escape(document["run"]["name"]),
-        style=report.split("<style>")[1].split("</style>")[0],
+    return render_page(
+        "evolution",
+        subject=document["run"]["name"],
+        verb="evolve",
+        script="atlas.js",
         badges=_badges(document["run"]),
-        headline=_prose(headline(document)),
-        sentences="".join(f"<li>{_prose(one)}</li>" for one in sentences(document)),
+        headline=prose(headline(document)),
+        sentences="".join(f"<li>{prose(one)}</li>" for one in sentences(document)),
+        run_name=escape(document["run"]["name"]),
         facts=_facts(document),
-        warnings=_warnings(document["warnings"]),
+        warnings=warning_box(document["warnings"]),
         contents="".join(
             f'<a href="#{name}">{escape(title)}</a>' for name, title, _, _ in sections
         ),
         sections="".join(
-            f'<h2 id="{name}">{escape(title)}</h2><p>{_prose(lead)}</p>{body}'
+            f'<h2 id="{name}">{escape(title)}</h2><p>{prose(lead)}</p>{body}'
             for name, title, lead, body in sections
         ),
         command=f"<pre><code>{escape(command)}</code></pre>" if command else "",
-        version=escape(document["version"]),
-        data=_script_json(document),
-        drawing=_script_json(_drawing(document, figures)),
-        page_script=page_script,
-        plotly_script=plotly_script,
+        version=document["version"],
+        data=document,
+        drawing=_drawing(document, figures),
     )
 
 
@@ -133,7 +116,7 @@ def _progress(document: Mapping[str, Any]) -> Found:
         "Search and control have the same windows, the same selection and as many evaluations; the "
         "control proposes at random. What the search has above it is what breeding is worth."
     )
-    return [figure], ("progress", "Progress", lead, _figure_card(figure))
+    return [figure], ("progress", "Progress", lead, figure_card(figure))
 
 
 def _leaderboard(document: Mapping[str, Any]) -> Found:
@@ -176,19 +159,19 @@ def _diagnosis(document: Mapping[str, Any]) -> Found:
     name = name_of(document)
     figure = heat_figure(diagnosis, name)
     suggestions = "".join(
-        f'<li class="{escape(one["kind"])}">{_prose(one["text"])}</li>'
+        f'<li class="{escape(one["kind"])}">{prose(one["text"])}</li>'
         for one in diagnosis["suggestions"]
     )
     control = '<div class="control" data-control="part"></div>'
     body = (
         f'<ul class="answers" id="suggestions">{suggestions}</ul>'
-        + _figure_card(figure)
+        + figure_card(figure)
         + f'<div class="tables"><div><h3>Which classic wins how often</h3>{wins_table(diagnosis)}'
         f"</div><div>{control}{lost_table(diagnosis)}</div></div>"
         "<h3>Who paid <small>mean TTFT beside fcfs, and p99 below; quarters of the requests"
         f"</small></h3>{control}{payers_table(diagnosis)}"
         "<h3>What the nearest classic would have done</h3>"
-        f"<p>{_prose(nearest_words(diagnosis))}</p>"
+        f"<p>{prose(nearest_words(diagnosis))}</p>"
         f"{control}{nearest_table(diagnosis, name)}"
     )
     lead = (
@@ -207,7 +190,7 @@ def _tried(document: Mapping[str, Any]) -> Found:
     if board or any(value is not None for value in columns["mean_ratio"]):
         found.append(frontier_figure(columns, board, name_of(document)))
     lead = "Every candidate that was scored is a dot, whatever became of it."
-    body = "".join(_figure_card(figure) for figure in found)
+    body = "".join(figure_card(figure) for figure in found)
     return found, ("tried", "What was tried, and what can be had", lead, body)
 
 
@@ -235,7 +218,7 @@ def _lineage(document: Mapping[str, Any]) -> Found:
         f"{len(lineage['nodes'])} candidates led to it. Below, the main line step by step, from "
         "each parent to its child."
     )
-    return [figure], ("lineage", "Lineage", lead, _figure_card(figure) + diffs(lineage))
+    return [figure], ("lineage", "Lineage", lead, figure_card(figure) + diffs(lineage))
 
 
 def _gates(document: Mapping[str, Any]) -> Found:
@@ -311,9 +294,4 @@ def _facts(document: Mapping[str, Any]) -> str:
         "Windows' SHA-256": run["windows"]["sha256"][:16] + "…",
         "Configuration's SHA-256": run["config_sha256"][:16] + "…",
     }
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}</dd></div>"
-        for name, value in facts.items()
-        if value
-    )
-    return f'<dl class="facts">{items}</dl>'
+    return fact_list(facts)

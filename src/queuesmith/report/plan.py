@@ -6,9 +6,7 @@ and show only numbers that are in it.
 
 from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from rich import box
@@ -17,14 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
-from queuesmith.report import (
-    _KIND_NOTES,
-    _content_security_policy,
-    _figure_card,
-    _points,
-    _prose,
-    _script_json,
-    _warnings,
+from queuesmith.report.frame import (
+    KIND_NOTES,
+    command_block,
+    draw,
+    fact_list,
+    figure_cards,
+    points,
+    prose,
+    render_page,
+    warning_box,
+    write_page,
 )
 from queuesmith.report.parts import Style, policy_styles
 from queuesmith.report.plan_figures import MISSES, build_plan_figures, rows_of
@@ -155,67 +156,39 @@ def _table(document: Mapping[str, Any], engine: Mapping[str, Any], width: int) -
 
 def write_plan(document: Mapping[str, Any], path: Path) -> None:
     """Write the report as one HTML file that needs nothing else."""
-    path.write_bytes(render_plan(document).encode())
+    write_page(render_plan(document), path)
 
 
 def render_plan(document: Mapping[str, Any]) -> str:
     """Return the report as text; equal arguments give equal bytes."""
-    from plotly.offline import get_plotlyjs  # 60 ms that no other command should pay
-
-    here = files(__package__)
-    style = (here / "page.html").read_text(encoding="utf-8")
-    page_script = (here / "page.js").read_text(encoding="utf-8")
-    plotly_script = get_plotlyjs()
     config, origin = document["config"], document["origin"]
     shown = _as_comparison(document)
     styles = policy_styles(shown)
     figures = build_plan_figures(document, styles)
-    drawing = {
-        "reference": None,  # so that its misses can be chosen too
-        "answer": shown["answer"]["policy"],
-        "policies": [
-            {
-                "name": style.policy,
-                "label": style.label,
-                "color": style.color,
-                "dash": style.dash,
-                "shown": style.shown,
-            }
-            for style in styles
-        ],
-        "loads": [],
-        "load": None,
-        "figures": [
-            {"name": figure.name, "columns": figure.columns, "panels": figure.panels}
-            for figure in figures
-        ],
-    }
     sentences = document["answer"]["sentences"]
     command = config.get("command", "")
     settings = {name: value for name, value in config.items() if name != "command"}
-    return Template((here / "plan.html").read_text(encoding="utf-8")).substitute(
-        security=_content_security_policy([page_script, plotly_script]),
-        style=style.split("<style>")[1].split("</style>")[0],
+    return render_page(
+        "plan",
+        subject=origin["source"],
+        verb="plan",
         source=escape(origin["source"]),
         kind=escape(origin["kind"]),
-        kind_note=_KIND_NOTES.get(origin["kind"], ""),
-        answer=_prose(sentences[0]),
-        more=_points(sentences[1:]),
+        kind_note=KIND_NOTES.get(origin["kind"], ""),
+        answer=prose(sentences[0]),
+        more=points(sentences[1:]),
         facts=_facts(document),
-        warnings=_warnings(document["warnings"]),
+        warnings=warning_box(document["warnings"]),
         reference=escape(config["reference"]),
         target=numbers.share(config["attainment"]).replace(" ", "&nbsp;"),
         tables="".join(_engine_table(document, engine, styles) for engine in config["engines"]),
-        figures="".join(_figure_card(figure) for figure in figures),
+        figures=figure_cards(figures),
         settings=settings_table({"trace": origin, **settings}),
-        command=f"<pre><code>{escape(command)}</code></pre>"
-        if command
-        else "<p>The command was not recorded; the settings below say what it asked for.</p>",
-        version=escape(document["version"]),
-        data=_script_json(document),
-        drawing=_script_json(drawing),
-        page_script=page_script,
-        plotly_script=plotly_script,
+        command=command_block(command),
+        version=document["version"],
+        data=document,
+        # No reference, so that its misses can be chosen too.
+        drawing=draw(figures, styles, answer=shown["answer"]["policy"]),
     )
 
 
@@ -274,13 +247,8 @@ def _facts(document: Mapping[str, Any]) -> str:
         "Seed": str(config["seed"]),
         "SHA-256": origin["sha256"][:16] + "…" if origin["sha256"] else "",
     }
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}</dd></div>"
-        for name, value in facts.items()
-        if value
-    )
-    return f'<dl class="facts">{items}</dl>'
+    return fact_list(facts)
 
 
 def _minus(text: str) -> str:
-    return "&ndash;" if text == numbers.UNDEFINED else _prose(text)
+    return "&ndash;" if text == numbers.UNDEFINED else prose(text)

@@ -6,22 +6,21 @@ figures drawn from the trace itself.
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from queuesmith import numbers
 from queuesmith._version import __version__
-from queuesmith.errors import ConfigError
-from queuesmith.report import (
-    _KIND_NOTES,
-    _content_security_policy,
-    _figure_card,
-    _points,
-    _prose,
-    _script_json,
-    _warnings,
+from queuesmith.report.frame import (
+    KIND_NOTES,
+    draw,
+    fact_list,
+    figure_cards,
+    points,
+    prose,
+    render_page,
+    warning_box,
+    write_page,
 )
 from queuesmith.report.traffic_figures import build_traffic_figures
 from queuesmith.report.traffic_text import CORRELATIONS, group_rows, headline, sentences
@@ -44,56 +43,29 @@ def write_traffic(document: Mapping[str, Any], trace: Trace, path: Path) -> Path
     ConfigError
         If the file cannot be written.
     """
-    page = render_traffic(document, trace)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Bytes, so that the same trace is the same file on every system.
-        path.write_bytes(page.encode())
-    except OSError as error:
-        raise ConfigError(
-            f"the page cannot be written to {str(path)!r}: {error.strerror}; name another file"
-        ) from error
-    return path
+    return write_page(render_traffic(document, trace), path)
 
 
 def render_traffic(document: Mapping[str, Any], trace: Trace) -> str:
     """Return the page as text; equal arguments give equal bytes."""
-    from plotly.offline import get_plotlyjs  # 60 ms that no other command should pay
-
-    here = files(__package__)
-    report = (here / "page.html").read_text(encoding="utf-8")
-    page_script = (here / "page.js").read_text(encoding="utf-8")
-    plotly_script = get_plotlyjs()
     figures = build_traffic_figures(trace)
     origin = document["origin"]
-    drawing = {
-        "reference": None,
-        "answer": None,
-        "policies": [],
-        "loads": [],
-        "load": None,
-        "figures": [
-            {"name": figure.name, "columns": figure.columns, "panels": figure.panels}
-            for figure in figures
-        ],
-    }
-    return Template((here / "traffic.html").read_text(encoding="utf-8")).substitute(
-        security=_content_security_policy([page_script, plotly_script]),
+    return render_page(
+        "traffic",
+        subject=origin["source"],
+        verb="traces",
         source=escape(origin["source"]),
-        style=report.split("<style>")[1].split("</style>")[0],
         kind=escape(origin["kind"]),
-        kind_note=_KIND_NOTES.get(origin["kind"], ""),
-        headline=_prose(headline(document)),
-        points=_points(sentences(document)),
+        kind_note=KIND_NOTES.get(origin["kind"], ""),
+        headline=prose(headline(document)),
+        points=points(sentences(document)),
         facts=_facts(document),
-        warnings=_warnings(list(origin["notes"])),
-        figures="".join(_figure_card(figure) for figure in figures),
+        warnings=warning_box(list(origin["notes"])),
+        figures=figure_cards(figures),
         tables=_tables(document),
-        version=escape(__version__),
-        data=_script_json(document),
-        drawing=_script_json(drawing),
-        page_script=page_script,
-        plotly_script=plotly_script,
+        version=__version__,
+        data=document,
+        drawing=draw(figures),
     )
 
 
@@ -110,12 +82,7 @@ def _facts(document: Mapping[str, Any]) -> str:
         "Output tokens per second": numbers.number(document["output_tokens_per_second"]),
         "SHA-256": origin["sha256"][:16] + "…" if origin["sha256"] else "",
     }
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{_prose(value)}</dd></div>"
-        for name, value in facts.items()
-        if value
-    )
-    return f'<dl class="facts">{items}</dl>'
+    return fact_list(facts)
 
 
 def _tables(document: Mapping[str, Any]) -> str:

@@ -8,15 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from queuesmith.documents import printable
 from queuesmith.errors import PolicyError, did_you_mean
 from queuesmith.policies.language import Contract
 from queuesmith.policies.policy import (
     execute,
     parameters_of,
     read_docstring,
-    read_source,
-    split_spec,
-    write_parameters,
+    read_spec,
 )
 from queuesmith.policies.syntax import check_syntax
 from queuesmith.routers.rows import OWN_FIELDS, REPLICA_FIELDS, SENT_FIELDS
@@ -110,28 +109,17 @@ def get_router(spec: Router | str | os.PathLike[str]) -> Router:
     """
     if isinstance(spec, Router):
         return spec
-    if isinstance(spec, os.PathLike):
-        path = Path(os.fspath(spec))
-        return load_router(path.stem, read_source(path), path)
-    if not isinstance(spec, str):
-        raise PolicyError(f"a router is given by name or path, got {spec!r}")
-    target, arguments = split_spec(spec)
-    if target.endswith(".py") or "/" in target or os.sep in target:
-        path = Path(os.path.expanduser(target))
-        name = path.stem
-    elif target in router_names():
-        name, path = target, _BUILTIN_FOLDER / f"{target}.py"
-    else:
-        known = router_names()
-        raise PolicyError(
-            f"there is no router {target!r}.{did_you_mean(target, known)} Known: "
-            f"{', '.join(known)}; a file is given by its path, such as ./my_router.py"
-        )
-    source = read_source(path)
-    if arguments:
-        source, overridden = write_parameters(name, source, str(path), arguments, ROUTER)
-        name = f"{name}({overridden})"
-    return load_router(name, source, path)
+    return load_router(*read_spec(spec, ROUTER, _locate))
+
+
+def _locate(name: str) -> Path:
+    known = router_names()
+    if name in known:
+        return _BUILTIN_FOLDER / f"{name}.py"
+    raise PolicyError(
+        f"there is no router {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}; a "
+        "file is given by its path, such as ./my_router.py"
+    )
 
 
 def router_names() -> list[str]:
@@ -157,7 +145,7 @@ def load_router(name: str, source: str, path: Path) -> Router:
     checked = check_syntax(source, str(path), ROUTER)
     summary, sections = read_docstring(checked.docstring)
     return Router(
-        name=name,
+        name=printable(name),
         source=source,
         path=path,
         summary=summary,
