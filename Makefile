@@ -53,7 +53,7 @@ docs: .venv/installed-test .venv/installed-docs
 	  $(PYTEST_ARGS)
 
 bench: .venv/installed
-	@for script in $(filter-out benchmarks/peers.py benchmarks/simulators.py benchmarks/goodness.py benchmarks/results.py benchmarks/vllm%.py benchmarks/plugin.py,$(wildcard benchmarks/*.py)); do \
+	@for script in $(filter-out benchmarks/peers.py benchmarks/simulators.py benchmarks/fuzz.py benchmarks/goodness.py benchmarks/results.py benchmarks/vllm%.py benchmarks/plugin.py,$(wildcard benchmarks/*.py)); do \
 	  echo "$$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 

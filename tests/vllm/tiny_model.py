@@ -1,4 +1,4 @@
-"""A Llama of four layers with random weights, made anew, whose output depends on its whole context.
+"""A small Llama with random weights, made anew, whose output depends on its whole context.
 
 With vLLM's dummy weights the next token depends on the last one alone, so that equal tokens would
 prove nothing about the KV cache.
@@ -7,7 +7,9 @@ prove nothing about the KV cache.
 import json
 
 
-def write_tiny_model(folder, vocab_size=4000):
+def write_tiny_model(
+    folder, vocab_size=4000, *, width=128, inner=256, layers=4, heads=4, kv_heads=2
+):
     """Write configuration, tokenizer and weights; return the folder."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -17,11 +19,11 @@ def write_tiny_model(folder, vocab_size=4000):
     torch.manual_seed(0)
     model = LlamaForCausalLM(
         LlamaConfig(
-            hidden_size=128,
-            intermediate_size=256,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
+            hidden_size=width,
+            intermediate_size=inner,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
             vocab_size=vocab_size,
             max_position_embeddings=2048,
         )
