@@ -51,7 +51,7 @@ def simulate_workload(
     a `fleet` there are several engines.
     """
     if fleet is not None or workload.next_turn is not None:
-        # Only here: one engine whose arrivals are all known beforehand needs no loop around it.
+        # Only now, since the loop around several engines imports this module for one of them.
         from queuesmith.engine.fleet import ONE_REPLICA, simulate_fleet
 
         fleet = fleet or ONE_REPLICA

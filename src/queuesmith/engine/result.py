@@ -23,7 +23,7 @@ RESULT_DTYPE = np.dtype(
         ("aborted_ts", "f8"),  # when its client gave up; NaN if it did not, or was served by then
         ("num_output_tokens", "i8"),  # produced; `output_len` once finished
         ("num_preemptions", "i8"),
-        ("replica", "i8"),  # that it was sent to; -1 if it had not arrived by the horizon
+        ("replica", "i8"),  # it was sent to; -1 for a later turn that did not come
     ],
     align=True,
 )
