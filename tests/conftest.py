@@ -1,10 +1,16 @@
 """Fixtures every test may use."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and the commands that tests start
+# and interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The first example of a test may compile for seconds. In CI the examples are the same every time,
 # so that a red run is a change's doing; at a desk they wander.

@@ -278,7 +278,8 @@ def test_an_archive_of_values_that_nobody_wrote_is_damaged(tmp_path, change):
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.execute(change)
     connection.close()
-    assert Archive.read(tmp_path)  # as a database it is whole
+    with Archive.read(tmp_path):  # as a database it is whole
+        pass
 
     outcome = command_line.watch(lambda: target.use(tmp_path, Random(0)))
 

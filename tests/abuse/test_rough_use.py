@@ -372,6 +372,19 @@ def wait_for(process, is_there, seconds=200):
         time.sleep(0.02)
 
 
+def children(parent):
+    """Return the processes that any of its threads has started."""
+    lists = [each.read_text() for each in Path(f"/proc/{parent}/task").glob("*/children")]
+    return [int(number) for number in " ".join(lists).split()]
+
+
+def wait_until_gone(processes, seconds=30):
+    end = time.monotonic() + seconds
+    while any(Path(f"/proc/{number}").exists() for number in processes):
+        assert time.monotonic() < end, "somebody is left"
+        time.sleep(0.02)
+
+
 @pytest.fixture
 def evolving(start, tmp_path):
     """Start an evolution and wait until its archive is there."""
@@ -434,6 +447,24 @@ def test_a_study_that_is_stopped_goes_on(start, run, tmp_path, number, status, b
         after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("made/parts/*")}
         assert len(after) == 60
         assert kept.items() <= after.items()
+
+
+@pytest.mark.parametrize("backend", ["loky", "dask"])
+@pytest.mark.parametrize("wait", [0.1, 0.4, 0.8])
+def test_workers_that_are_just_starting_are_ended_in_silence(start, tmp_path, backend, wait):
+    if backend == "dask":
+        pytest.importorskip("distributed")
+    (tmp_path / "long.toml").write_text(STUDY.format(window_len=300, num_windows=60))
+    words = ("--output", "made", "--workers", "2", "--backend", backend)
+    process = start("study", "run", "long.toml", *words)
+    wait_for(process, lambda: children(process.pid))
+    time.sleep(wait)
+    family = children(process.pid)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err) == (INTERRUPTED, "interrupted; nothing half-written is left\n")
+    wait_until_gone(family)
 
 
 def test_a_second_interrupt_is_obeyed_at_once(start, tmp_path):

@@ -43,6 +43,12 @@ def die_once(task):
     return number * number
 
 
+def interrupt(task):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+    return task
+
+
 @pytest.mark.parametrize("name", LOCAL)
 def test_results_say_whose_they_are(name):
     done = list(spread(refuse, [5, 6, 7], Backend.choose(name, 2)))
@@ -89,6 +95,14 @@ def test_a_process_that_is_killed_costs_nothing_but_time(tmp_path):
 
     assert (tmp_path / "died").exists()
     assert sorted(done) == [(number, number * number) for number in range(20)]
+
+
+@pytest.mark.parametrize("name", ["loky", "dask"])
+def test_an_interrupt_is_not_for_workers(name):
+    if name == "dask":
+        pytest.importorskip("distributed")
+    with open_pool(Backend.choose(name, 2)) as pool:
+        assert sorted(pool.run(interrupt, [3, 4, 5])) == [(0, 3), (1, 4), (2, 5)]
 
 
 def test_a_task_that_kills_its_process_every_time_is_given_up():

@@ -78,6 +78,8 @@ def test_numbers_may_carry_a_suffix(text, tokens):
     ("text", "message"),
     [
         ("--max-num-seqs many", "--max-num-seqs must be a whole number such as 8192, 8k"),
+        (f"--max-num-seqs {'9' * 400}", "--max-num-seqs must be a whole number"),
+        (f"--max-num-seqs 8.{'0' * 5000}", "--max-num-seqs must be a whole number"),
         ("--max-num-seqs 1.5", "--max-num-seqs must be a whole number"),
         ("--max-num-seqs", "--max-num-seqs needs a value"),
         ("--max-num-seqs --watermark 0.5", "--max-num-seqs needs a value"),

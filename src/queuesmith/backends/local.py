@@ -1,6 +1,7 @@
 """Threads and processes of this machine, through joblib."""
 
 import os
+import signal
 import threading
 import time
 import warnings
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from joblib import Parallel, delayed
 
 from queuesmith.backends import MAX_TRIES, Backend, workers_died
+from queuesmith.backends.interrupts import deaf_children
 from queuesmith.errors import QueuesmithError
 
 Task = TypeVar("Task")
@@ -49,7 +51,7 @@ class LocalPool:
     def _results(self, calls: Sequence[Any]) -> Generator[Any, None, None]:
         name = self._backend.name
         num_workers = min(self._backend.num_workers, len(calls))
-        own = {"initializer": _end_with, "initargs": (os.getpid(),)} if name == "loky" else {}
+        own = {"initializer": _belong_to, "initargs": (os.getpid(),)} if name == "loky" else {}
         # With batches of "auto" size joblib would hand back several tasks together, and a kill
         # would cost them all.
         parallel = Parallel(
@@ -59,7 +61,9 @@ class LocalPool:
             return_as="generator_unordered",
             **own,
         )
-        yield from parallel(calls)
+        with deaf_children():
+            results = parallel(calls)
+        yield from results
 
 
 def _with(function: Callable[[Task, Any], Done], shared: Any, task: Task) -> Done:
@@ -87,8 +91,11 @@ def _closing(results: Generator[Any, None, None]) -> Iterator[Iterator[Any]]:
             results.close()
 
 
-def _end_with(parent: int) -> None:
-    """End this worker soon after its parent is killed, where joblib lets it wait for work."""
+def _belong_to(parent: int) -> None:
+    """Leave Ctrl-C to the parent; end this worker soon after it is killed.
+
+    Where it is, joblib lets a worker wait for work.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -96,4 +103,5 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
     if os.name == "posix":  # elsewhere a process does not learn that its parent is gone
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one started later did not inherit the mask
         threading.Thread(target=watch, daemon=True).start()

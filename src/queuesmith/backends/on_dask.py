@@ -4,12 +4,14 @@ import logging
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from queuesmith.backends import Backend, clusters, workers_died
+from queuesmith.backends.interrupts import deaf_children
 from queuesmith.errors import ConfigError
 
 
@@ -36,18 +38,27 @@ def connect(backend: Backend) -> Iterator["Dask"]:
         else:
             logging.getLogger("distributed").setLevel(logging.ERROR)
             folder = tempfile.TemporaryDirectory(prefix="queuesmith-dask-")
+            scratch = stack.enter_context(folder)
+
+            def start() -> Any:
+                with deaf_children():
+                    return stack.enter_context(
+                        distributed.LocalCluster(
+                            n_workers=backend.num_workers,
+                            threads_per_worker=1,
+                            processes=True,
+                            dashboard_address="127.0.0.1:0",  # its usual port may be taken
+                            local_directory=scratch,
+                            silence_logs=logging.ERROR,  # of workers too
+                        )
+                    )
+
             try:
-                cluster = distributed.LocalCluster(
-                    n_workers=backend.num_workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address="127.0.0.1:0",  # its usual port may be taken
-                    local_directory=stack.enter_context(folder),
-                    silence_logs=logging.ERROR,  # of workers too
-                )
+                # A thread is not interrupted, and half a cluster cannot be closed.
+                with ThreadPoolExecutor(1) as thread:
+                    cluster = thread.submit(start).result()
             except (OSError, RuntimeError) as error:
                 raise clusters.not_started(backend, error) from None
-            stack.enter_context(cluster)
             client = stack.enter_context(distributed.Client(cluster))
             where = "the Dask cluster on this machine"
         yield Dask(client, where, not backend.address)

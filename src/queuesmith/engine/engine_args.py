@@ -180,7 +180,7 @@ def _split(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _integer(option: str, value: str) -> int:
-    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kmgKMG]?)", value)
+    found = re.fullmatch(r"(-?\d{1,15}(?:\.\d{1,15})?)([kmgKMG]?)", value)
     if found:
         number = float(found[1]) * _SUFFIXES.get(found[2], 1)
         if number == int(number):

@@ -207,7 +207,9 @@ class Archive:
         with self._guard(), self._transaction() as connection:
             yield Writer(connection)
 
-    def rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def rows(
+        self, query: str, values: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
         with self._guard():
             return self._connection.execute(query, values).fetchall()
@@ -242,19 +244,21 @@ class Archive:
     ) -> int:
         """Count candidates that took an evaluation; all, or some, in generations before one."""
         query = (
-            "SELECT count(*) FROM candidates WHERE (seed = ?1 OR ?1 IS NULL) AND "
-            "(track = ?2 OR ?2 IS NULL) AND (generation < ?3 OR ?3 IS NULL) AND "
+            "SELECT count(*) FROM candidates WHERE (seed = :seed OR :seed IS NULL) AND "
+            "(track = :track OR :track IS NULL) AND (generation < :before OR :before IS NULL) AND "
             f"status NOT IN {NOT_EVALUATED}"
         )
-        return int(self.rows(query, (seed, track, before))[0][0])
+        given = {"seed": seed, "track": track, "before": before}
+        return int(self.rows(query, given)[0][0])
 
     def best_score(self, seed: int, track: str) -> float | None:
         """Return the best score among the last survivors that violate no tail."""
         query = (
-            "SELECT max(score) FROM members WHERE seed = ?1 AND track = ?2 AND clean = 1 AND "
-            "generation = (SELECT max(generation) FROM members WHERE seed = ?1 AND track = ?2)"
+            "SELECT max(score) FROM members WHERE seed = :seed AND track = :track AND clean = 1 "
+            "AND generation = "
+            "(SELECT max(generation) FROM members WHERE seed = :seed AND track = :track)"
         )
-        score: float | None = self.rows(query, (seed, track))[0][0]
+        score: float | None = self.rows(query, {"seed": seed, "track": track})[0][0]
         return score
 
     def candidates(
