@@ -39,10 +39,11 @@ def main() -> int:
     if not engine.exists():
         calibrate = ["queuesmith", "calibrate", *common, "--seconds", "15", "--output", str(engine)]
         subprocess.run(calibrate, env=environment, check=True)
+    given = sys.argv[2:]
+    if "--window-len" not in given:
+        given += ["--window-len", "60"]
     measure = ["queuesmith", "ab", *common, "--engine", str(engine), "--output", str(folder / "ab")]
-    return subprocess.run(
-        [*measure, "--windows", "8", "--window-len", "60", *sys.argv[2:]], env=environment
-    ).returncode
+    return subprocess.run([*measure, *given], env=environment).returncode
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Tasks travel as bytes, which a worker unpacks once it has been found to run the 
 
 import hashlib
 import pickle
+import threading
 import time
 import traceback
 from collections import deque
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from queuesmith._version import __version__
@@ -205,6 +207,33 @@ def _other_code(where: str, what: str) -> NoReturn:
         f"a worker of {where} {what}, and this is queuesmith {identity()}; install the same on "
         "every machine of the cluster, and start its scheduler and workers again"
     )
+
+
+def in_time(connect: Callable[[], Done]) -> Done:
+    """Connect, or give up: Dask and Ray both wait for ever for some of what is no server of theirs.
+
+    Raises
+    ------
+    TimeoutError
+        If that takes a second longer than `CONNECT_SECONDS`, in which clients should have given up.
+    """
+    answer: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
+
+    def try_it() -> None:
+        try:
+            answer.put((connect(), None))
+        except Exception as error:
+            answer.put((None, error))
+
+    threading.Thread(target=try_it, daemon=True).start()
+    try:
+        client, error = answer.get(timeout=CONNECT_SECONDS + 1.0)
+    except Empty:
+        raise TimeoutError(f"no greeting within {CONNECT_SECONDS:g} s") from None
+    if error is not None:
+        raise error
+    made: Done = client
+    return made
 
 
 def refused(backend: Backend, error: Exception) -> ConfigError:

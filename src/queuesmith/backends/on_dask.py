@@ -2,7 +2,6 @@
 
 import logging
 import tempfile
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -27,9 +26,8 @@ def connect(backend: Backend) -> Iterator["Dask"]:
         )
         if backend.address:
             try:
-                client = _in_time(
-                    lambda: distributed.Client(backend.address, timeout=clusters.CONNECT_SECONDS),
-                    clusters.CONNECT_SECONDS + 1.0,
+                client = clusters.in_time(
+                    lambda: distributed.Client(backend.address, timeout=clusters.CONNECT_SECONDS)
                 )
             except (OSError, ValueError, TypeError, ImportError) as error:
                 raise clusters.refused(backend, error) from None
@@ -62,26 +60,6 @@ def connect(backend: Backend) -> Iterator["Dask"]:
             client = stack.enter_context(distributed.Client(cluster))
             where = "the Dask cluster on this machine"
         yield Dask(client, where, not backend.address)
-
-
-def _in_time(make: Callable[[], Any], seconds: float) -> Any:
-    """Connect, or give up: Dask waits forever for the greeting of a server that is none of its."""
-    answer: SimpleQueue[tuple[Any, Exception | None]] = SimpleQueue()
-
-    def try_it() -> None:
-        try:
-            answer.put((make(), None))
-        except Exception as error:
-            answer.put((None, error))
-
-    threading.Thread(target=try_it, daemon=True).start()
-    try:
-        client, error = answer.get(timeout=seconds)
-    except Empty:
-        raise TimeoutError(f"no greeting within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return client
 
 
 class Dask:

@@ -1,8 +1,9 @@
 """A Ray cluster, through its own driver."""
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +18,7 @@ def connect(backend: Backend) -> Iterator["Ray"]:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if is_ours and backend.address:
         try:
-            ray.init(address=backend.address, **quiet)
+            clusters.in_time(lambda: ray.init(address=backend.address, **quiet))
         except (OSError, ValueError, RuntimeError) as error:
             raise clusters.refused(backend, error) from None
     elif is_ours:
@@ -27,7 +28,9 @@ def connect(backend: Backend) -> Iterator["Ray"]:
             raise clusters.not_started(backend, error) from None
     try:
         where = f"the Ray cluster at {backend.address}" if backend.address else "the Ray cluster"
-        yield Ray(ray, where, is_ours and not backend.address)
+        # Ray tells of dead workers on standard output, which is for results.
+        with redirect_stdout(sys.stderr):
+            yield Ray(ray, where, is_ours and not backend.address)
     finally:
         if is_ours:
             ray.shutdown()
