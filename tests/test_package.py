@@ -35,6 +35,7 @@ DATA = [
     "queuesmith/report/atlas.css",
     "queuesmith/report/compare.html",
     "queuesmith/report/frame.html",
+    "queuesmith/report/frame.js",
     "queuesmith/report/page.js",
     "queuesmith/study/atlas_summary.json",
     "queuesmith/study/designs/lssp.toml",

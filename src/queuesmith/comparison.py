@@ -187,19 +187,10 @@ def compare(
     )
     standings = judge(chosen, regions, evaluation, trace.origin.source, seed)
     rows = load_rows(standings, regions, evaluation)
-    origin = trace.origin
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": __version__,
-        "origin": {
-            "kind": origin.kind,
-            "source": origin.source,
-            "sha256": origin.sha256,
-            "reader": origin.reader,
-            "num_requests": len(trace),
-            "dropped": dict(origin.dropped),
-            "notes": list(origin.notes),
-        },
+        "origin": {**trace.origin.to_json(), "num_requests": len(trace)},
         "config": {
             "policies": [policy.name for policy in chosen],
             "policy_sha256": {policy.name: policy.sha256 for policy in chosen},

@@ -272,6 +272,6 @@ def test_the_template_is_a_file_of_the_package():
     import queuesmith.report
 
     folder = Path(queuesmith.report.__file__).parent
-    assert {"frame.html", "frame.css", "compare.html", "page.js"} <= {
+    assert {"frame.html", "frame.css", "frame.js", "compare.html", "page.js"} <= {
         path.name for path in folder.iterdir()
     }

@@ -212,20 +212,14 @@ def _measured(workloads: Sequence[Workload]) -> dict[str, Floats]:
 
 
 def _origin(trace: Trace, workload: Workload) -> dict[str, Any]:
-    origin = trace.origin
     return {
-        "kind": origin.kind,
-        "source": origin.source,
-        "sha256": origin.sha256,
-        "reader": origin.reader,
+        **trace.origin.to_json(),
         "num_requests": len(trace),
         "duration": trace.duration,
         "measured": list(trace.measured.known) if trace.measured is not None else [],
         "has_block_hashes": trace.block_hashes is not None,
         "num_dropped": workload.num_dropped,
         "num_truncated": workload.num_truncated,
-        "dropped": dict(origin.dropped),
-        "notes": list(origin.notes),
     }
 
 

@@ -233,7 +233,7 @@ def _measure(
         {
             "schema": SCHEMA,
             "version": __version__,
-            "origin": {**asdict(origin), "dropped": dict(origin.dropped)},
+            "origin": origin.to_json(),
             "config": {**settings, "sha256": key, "reference": STOCK, "candidate": candidate},
             "loads": outcome.loads,
             "runs": outcome.runs,

@@ -61,7 +61,7 @@ def render_page(
 
     own = folder / f"{name}.css"
     style = read("frame.css") + (read(own.name) if own.is_file() else "")
-    page_script, plotly_script = read(script), get_plotlyjs()
+    page_script, plotly_script = read("frame.js") + read(script), get_plotlyjs()
     return Template(read("frame.html")).substitute(
         security=_content_security_policy([page_script, plotly_script]),
         subject=escape(subject),

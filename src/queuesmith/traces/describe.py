@@ -51,17 +51,9 @@ def describe(trace: Trace) -> dict[str, Any]:
     """
     if len(trace) == 0:
         raise TraceError(f"{trace.origin.source} has no requests, so there is nothing to describe")
-    origin = trace.origin
     return {
         "schema": SCHEMA,
-        "origin": {
-            "kind": origin.kind,
-            "source": origin.source,
-            "sha256": origin.sha256,
-            "reader": origin.reader,
-            "dropped": dict(origin.dropped),
-            "notes": list(origin.notes),
-        },
+        "origin": trace.origin.to_json(),
         "num_requests": len(trace),
         "duration": trace.duration,
         "rate": _per_second(len(trace) - 1, trace),

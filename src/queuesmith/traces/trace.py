@@ -45,6 +45,17 @@ class Origin:
     dropped: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "kind": self.kind,
+            "source": self.source,
+            "sha256": self.sha256,
+            "reader": self.reader,
+            "dropped": dict(self.dropped),
+            "notes": list(self.notes),
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
