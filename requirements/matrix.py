@@ -31,6 +31,9 @@ SECONDS = 1800  # of one combination's tests
 #: Fast files that touch every dependency: the compiled engine against the reference engine, the
 #: readers, the statistics, whole commands, pages, the fence around candidates, and the extras.
 TESTS = [
+    "tests/backends/test_dask.py",
+    "tests/backends/test_pools.py",
+    "tests/backends/test_ray.py",
     "tests/engine/test_simulate.py",
     "tests/engine/test_step_rules.py",
     "tests/cli/test_compare.py",

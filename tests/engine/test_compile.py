@@ -192,3 +192,13 @@ def waiting_key(request, engine):
     with pytest.raises(PolicyError, match="'written': waiting_key does not compile: ") as caught:
         compile_policy(policy)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["{mine}", "{", "%s", "a b.c", "名前", "n" * 200])
+def test_a_file_may_have_any_name(cache, tmp_path, name):
+    path = tmp_path / f"{name}.py"
+    path.write_text("def waiting_key(request, engine):\n    return request.arrival_time\n")
+
+    compile_policy(get_policy(str(path)))
+
+    assert len(list((cache / "policies").glob("*.py"))) == 1

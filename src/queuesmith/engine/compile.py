@@ -7,6 +7,7 @@ under a name made of its hash: other text is another file.
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 import warnings
@@ -154,7 +155,8 @@ def cached_file(policy: Policy | Router) -> Path | None:
     if base is None:
         return None
     folder = base / "policies"
-    stem = policy.name.partition("(")[0]
+    # numba makes names of it, with braces of its own and more letters.
+    stem = re.sub(r"[^\w-]", "_", policy.name.partition("(")[0])[:60]
     rules = Path(strict_math.__file__).read_bytes()  # inlined, so part of what is kept
     digest = hashlib.sha256(policy.source.encode() + rules).hexdigest()
     file = folder / f"{stem}_{digest[:16]}.py"
