@@ -43,6 +43,14 @@ def die_once(task):
     return number * number
 
 
+def die_each_once(task):
+    number, folder = task
+    if number % 3 == 0 and not (folder / str(number)).exists():
+        (folder / str(number)).touch()
+        die(task)
+    return number
+
+
 def interrupt(task):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.1)
@@ -103,6 +111,14 @@ def test_an_interrupt_is_not_for_workers(name):
         pytest.importorskip("distributed")
     with open_pool(Backend.choose(name, 2)) as pool:
         assert sorted(pool.run(interrupt, [3, 4, 5])) == [(0, 3), (1, 4), (2, 5)]
+
+
+def test_a_long_run_may_lose_a_worker_now_and_then(tmp_path):
+    tasks = [(number, tmp_path) for number in range(30)]
+
+    done = sorted(spread(die_each_once, tasks, Backend.choose("loky", 2)))
+
+    assert done == list(enumerate(range(30)))
 
 
 def test_a_task_that_kills_its_process_every_time_is_given_up():

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 
 from evolve.programs import programs, seeds, tree, waiting
-from queuesmith.evolve import variation
-from queuesmith.evolve.behaviour import behaviour, draw_queues, fixed_queues, orders
+from queuesmith.evolve.behaviour import behaviour, fixed_queues
 from queuesmith.evolve.intervals import interval, surely_at_least
 from queuesmith.evolve.program import Node, Program, evaluate
 from queuesmith.evolve.rules import reduce_tree
-from queuesmith.evolve.simplify import is_common, prune, simplify, simplify_key
+from queuesmith.evolve.simplify import is_common, simplify, simplify_key
 from queuesmith.evolve.terms import TERMS
-from queuesmith.evolve.variation import CLASSICS, Space, map_constants
+from queuesmith.evolve.variation import CLASSICS, map_constants
 
 LEAST = Fraction(1, 10**9)
 
@@ -219,37 +218,3 @@ def test_what_is_called_common_does_not_differ_within_a_queue(program):
             rows = queues.rows(hook)
             keys = evaluate(part, rows.values, len(rows.queue))
             assert rows.order(keys) == rows.order(np.zeros(len(keys)))
-
-
-# By what was seen
-
-
-@given(seeds)
-@settings(max_examples=15)
-def test_pruning_keeps_every_order_that_was_seen(seed):
-    rng = np.random.default_rng(seed)
-    queues = draw_queues(6, rng)
-    program = variation.ramped(Space(), rng)
-    pruned = prune(program, queues)
-
-    assert orders(pruned, queues) == orders(simplify(program), queues)
-    assert pruned.size <= simplify(program).size
-
-
-def test_pruning_drops_a_guard_that_never_acts():
-    queues = draw_queues(20, np.random.default_rng(0))
-    most = max(queues.waiting.values["usual_waits"])
-    guard = ["if", "usual_waits", 2 * most, ["mul", -1, "wait_share"], "relative_work"]
-    busy = ["if", "usual_waits", most / 4, ["mul", -1, "wait_share"], "relative_work"]
-
-    assert prune(waiting(guard), queues) == waiting("relative_work")
-    assert prune(waiting(busy), queues).waiting_key.name == "if"
-
-
-def test_pruning_drops_victims_that_never_differ():
-    queues = draw_queues(5, np.random.default_rng(1))
-    program = Program(tree("relative_work"), tree(["mul", 0.5, "preemptions"]))
-    for row in queues.running.requests:
-        row.num_preemptions = 0
-
-    assert prune(program, queues) == waiting("relative_work")

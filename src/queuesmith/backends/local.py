@@ -33,7 +33,7 @@ class LocalPool:
         """Call a function on every task; see `queuesmith.backends.Pool`."""
         called = function if shared is None else partial(_with, function, shared)
         left = dict(enumerate(tasks))
-        tries = 0
+        tries = 0  # since something was finished: a long run may lose a worker now and then
         while left:
             calls = [delayed(_attempt)(called, place, task) for place, task in left.items()]
             try:
@@ -42,6 +42,7 @@ class LocalPool:
                         if isinstance(done, QueuesmithError):
                             raise done
                         del left[place]
+                        tries = 0
                         yield place, done
             except BrokenProcessPool:  # one process was killed, and joblib gives up on all
                 tries += 1

@@ -34,8 +34,6 @@ from queuesmith.policies import Policy
 from queuesmith.windows import Window, offered_rate, scale_arrivals
 
 STOCK = "stock"
-#: Arms whose steps differ by more than this share did not see the same machine.
-MACHINE_MARGIN = 0.10
 MIN_REPEATS = 3
 
 

@@ -1,13 +1,9 @@
 """A program made smaller without a change of what it does.
 
-`simplify` uses what is true of every queue: algebra, the ranges of terms, and that a key only
-serves to order the requests of one step, so that what is the same for all of them can go. `prune`
-uses what was seen: it drops what changes no order on given queues.
+It uses what is true of every queue: algebra, the ranges of terms, and that a key only serves to
+order the requests of one step, so that what is the same for all of them can go.
 """
 
-from collections.abc import Iterator
-
-from queuesmith.evolve.behaviour import Queues, orders
 from queuesmith.evolve.intervals import Bounds, interval
 from queuesmith.evolve.program import LEAST_DIVISOR, Node, Program
 from queuesmith.evolve.rules import ZERO, branch_bounds, negated, reduce_tree
@@ -47,48 +43,9 @@ def simplify_key(tree: Node) -> Node:
     return tree
 
 
-def prune(program: Program, queues: Queues) -> Program:
-    """Drop from a program what changes no order on given queues, then simplify.
-
-    What is left may differ elsewhere: it is another candidate, to be scored like any.
-
-    Parameters
-    ----------
-    program : Program
-    queues : Queues
-        The more of them, and the more like those that will be seen, the better.
-    """
-    program = simplify(program)
-    shown = orders(program, queues)
-    while True:
-        smaller = min(
-            (
-                found
-                for found in map(simplify, _parts_left_out(program))
-                if found.size < program.size and orders(found, queues) == shown
-            ),
-            key=lambda found: found.size,
-            default=None,
-        )
-        if smaller is None:
-            return program
-        program = smaller
-
-
 def is_common(tree: Node) -> bool:
     """Whether a tree has the same value for all requests of a step."""
     return all(TERMS[node.name].is_common for node in tree.walk() if node.name in TERMS)
-
-
-def _parts_left_out(program: Program) -> Iterator[Program]:
-    """Yield the programs with one node less: a node gives way to one of its operands or to 0."""
-    if program.victim_key is not None:
-        yield program.with_tree("victim_key", None)
-    for hook, tree in program.trees.items():
-        for place, node in enumerate(tree.walk()):
-            if not node.is_constant:
-                for part in (*node.children, ZERO):
-                    yield program.with_tree(hook, tree.replaced(place, part))
 
 
 def _same_order(tree: Node, bounds: Bounds) -> Node:

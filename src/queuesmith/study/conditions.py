@@ -47,7 +47,7 @@ class Conditions:
         Oriented means over windows; NaN where any window is undefined.
     signs : (conditions, metrics, pairs) float64
         Of the means; see `queuesmith.stats.ranks.pair_signs`.
-    best, best_three : (conditions, metrics, policies) bool
+    best : (conditions, metrics, policies) bool
     packed : list of list of PackedSigns
         Signs in every draw, by condition and metric.
     share_best : (conditions, metrics, policies) float64
@@ -66,7 +66,6 @@ class Conditions:
     means: Floats
     signs: Floats
     best: Bools
-    best_three: Bools
     packed: list[list[PackedSigns]]
     share_best: Floats
     ratio: Floats
@@ -172,7 +171,6 @@ def measure_conditions(grid: Grid, options: Options, *, only_order: bool = False
         means,
         pair_signs(means, options.tie),
         best_sets(means, 1, grid.policies, options),
-        best_sets(means, 3, grid.policies, options),
         packed,
         share_best,
         ratio,
