@@ -112,6 +112,17 @@ def test_servers_that_refuse_everything_end_it_at_once_with_a_report(ab, tmp_pat
     assert (tmp_path / "out" / "report.html").is_file()
 
 
+def test_think_times_that_are_not_waited_for_are_said(ab, log):
+    lines = log.read_text().splitlines()
+    log.write_text(
+        "\n".join([f"{lines[0]},session,think_time", *(f"{line},1,0.5" for line in lines[1:])])
+    )
+    with hostile.serving() as stock, hostile.serving() as ours:
+        ran = ab(stock, ours, "--machine-margin", 9)
+
+    assert "think times are not waited for" in " ".join(ran.out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -145,6 +145,10 @@ def ab(
         notes = [f"in loads and in the simulation: {note}" for note in notes]
         arms = _own_arms(chosen, policy, model, args, preset if known else None, timeout)
         where = f"vLLM servers of {model}, a fresh one for every run"
+    if any(window.trace.think_time is not None for window in cut):
+        notes.append(
+            "think times are not waited for: every request is sent at its own time in the trace"
+        )
     cells = make_cells(cut, regions, [config, own], step_time, knowledge, seed)
     if export:
         return _export(cells, export, served_model or model, seed, output, json_)
