@@ -454,7 +454,7 @@ def test_a_study_that_is_stopped_goes_on(start, run, tmp_path, number, status, b
 def test_workers_that_are_just_starting_are_ended_in_silence(start, tmp_path, backend, wait):
     if backend == "dask":
         pytest.importorskip("distributed")
-    (tmp_path / "long.toml").write_text(STUDY.format(window_len=300, num_windows=60))
+    (tmp_path / "long.toml").write_text(STUDY.format(window_len=2000, num_windows=60))
     words = ("--output", "made", "--workers", "2", "--backend", backend)
     process = start("study", "run", "long.toml", *words)
     wait_for(process, lambda: children(process.pid))

@@ -78,6 +78,7 @@ def test_numbers_may_carry_a_suffix(text, tokens):
     ("text", "message"),
     [
         ("--max-num-seqs many", "--max-num-seqs must be a whole number such as 8192, 8k"),
+        ("x" * 1_000_000, "--engine-args has 1,000,000 characters; at most 100,000 are read"),
         (f"--max-num-seqs {'9' * 400}", "--max-num-seqs must be a whole number"),
         (f"--max-num-seqs 8.{'0' * 5000}", "--max-num-seqs must be a whole number"),
         ("--max-num-seqs 1.5", "--max-num-seqs must be a whole number"),

@@ -11,6 +11,8 @@ from queuesmith.config import EngineConfig
 from queuesmith.engine.step_time import Preset
 from queuesmith.errors import ConfigError
 
+#: About what a command line can carry; taking words apart gets slower with the square of it.
+MAX_CHARACTERS = 100_000
 #: vLLM reads "8k" as 8,000 and "8K" as 8,192.
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -137,6 +139,10 @@ def _num_gpu_blocks(given: dict[str, str], preset: Preset, block_size: int) -> i
 
 def _split(text: str) -> tuple[dict[str, str], list[str]]:
     """Return the options that are followed, and notes on the others."""
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(
+            f"--engine-args has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read"
+        )
     try:
         words = shlex.split(text)
     except ValueError as error:
