@@ -35,7 +35,7 @@ from queuesmith.evolve.schema import Member
 from queuesmith.evolve.tuning import Cell, CellResult
 from queuesmith.limits import Limit
 from queuesmith.output_length import OutputLengthKnowledge
-from queuesmith.policies import get_policy
+from queuesmith.policies import get_policy, split_policies
 from queuesmith.study.advise import advise
 from queuesmith.study.design import Design
 from queuesmith.study.inputs import features
@@ -197,6 +197,7 @@ def _read_option(folder: Path, rng: Random) -> None:
         parse_loads,
         OutputLengthKnowledge.parse,
         get_policy,
+        split_policies,
         partial(parse_pairs, "--columns"),
         lambda text: Limit.parse(text, ["fcfs", "sjf"], ["knee"]),
     ):

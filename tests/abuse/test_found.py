@@ -13,8 +13,9 @@ import pyarrow.parquet
 import pytest
 
 from queuesmith.documents import MAX_DEPTH, parse_json, parse_toml
-from queuesmith.errors import QueuesmithError, TraceError
+from queuesmith.errors import PolicyError, QueuesmithError, TraceError
 from queuesmith.evolve.archive import FILE, Archive
+from queuesmith.policies import get_policy, split_policies
 from queuesmith.traces import load_trace
 from queuesmith.traces.servegen import read_servegen
 
@@ -302,3 +303,14 @@ def test_the_files_of_an_exported_schedule_are_listed_as_json(place):
 
     assert len(document["files"]) == 8
     assert all((place / file).is_file() for file in document["files"])
+
+
+@pytest.mark.parametrize("text", ["a.a(" * 100_000, "a," * 100_000, "a(b," * 100_000])
+def test_a_name_of_any_length_is_refused_at_once(text):
+    """Patterns that looked back from every bracket took minutes."""
+    start = time.process_time()
+    with pytest.raises(PolicyError):
+        get_policy(text)
+    assert all(split_policies(text))
+
+    assert time.process_time() - start < 10

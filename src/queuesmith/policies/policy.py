@@ -199,7 +199,14 @@ def split_policies(text: str) -> list[str]:
     >>> split_policies("fcfs, preflow(A=1, B=2)")
     ['fcfs', 'preflow(A=1, B=2)']
     """
-    return [part for name in re.split(r",(?![^(]*\))", text) if (part := name.strip())]
+    parts, start, depth = [], 0, 0
+    for place, letter in enumerate(text):
+        if letter == "," and depth == 0:
+            parts.append(text[start:place])
+            start = place + 1
+        depth = max(depth + (letter == "(") - (letter == ")"), 0)
+    parts.append(text[start:])
+    return [part for name in parts if (part := name.strip())]
 
 
 def read_source(path: Path) -> str:
@@ -306,9 +313,9 @@ def read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
 def split_spec(spec: str) -> tuple[str, str]:
     """Split ``name(PARAM=value)`` into the name and what is between the brackets."""
     text = spec.strip()
-    found = re.fullmatch(r"(.*?)\((.*)\)", text, re.DOTALL)
-    if found and not text.endswith(".py"):
-        return found[1].strip(), found[2].strip()
+    name, bracket, arguments = text.partition("(")
+    if bracket and text.endswith(")"):
+        return name.strip(), arguments[:-1].strip()
     return text, ""
 
 
