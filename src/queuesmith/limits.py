@@ -11,6 +11,8 @@ from queuesmith.metrics import METRICS
 
 _COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
+MAX_CHARACTERS = 1_000
+
 _NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+"
 _PATTERN = re.compile(
     rf"\s*(?P<metric>\w+)\s*(?P<comparison>>=|<=|>|<)\s*"
@@ -61,10 +63,11 @@ class Limit:
         >>> Limit.parse("ttft_p99 > 1.05*fcfs @ knee", ["fcfs"], ["knee"]).factor
         1.05
         """
-        found = _PATTERN.fullmatch(text)
+        # The pattern looks back, so that a long text would take the square of its length.
+        found = _PATTERN.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
         if found is None:
             raise ConfigError(
-                f"the limit {text!r} cannot be read; write it like 'ttft_p99 > 1.05*fcfs', "
+                f"the limit {text[:MAX_CHARACTERS]!r} cannot be read; write it like 'ttft_p99 > 1.05*fcfs', "
                 "'slo_attainment < 0.99' or 'ttft_p99 > 1.05*fcfs @ knee'"
             )
         policy = found["scaled"] or found["policy"] or ""

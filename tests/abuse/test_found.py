@@ -13,8 +13,9 @@ import pyarrow.parquet
 import pytest
 
 from queuesmith.documents import MAX_DEPTH, parse_json, parse_toml
-from queuesmith.errors import PolicyError, QueuesmithError, TraceError
+from queuesmith.errors import ConfigError, PolicyError, QueuesmithError, TraceError
 from queuesmith.evolve.archive import FILE, Archive
+from queuesmith.limits import Limit
 from queuesmith.policies import get_policy, split_policies
 from queuesmith.traces import load_trace
 from queuesmith.traces.servegen import read_servegen
@@ -312,5 +313,16 @@ def test_a_name_of_any_length_is_refused_at_once(text):
     with pytest.raises(PolicyError):
         get_policy(text)
     assert all(split_policies(text))
+
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    "text", ["ttft_p99 > a" + " @" * 100_000, "ttft_p99 > 1 * a" + " " * 100_000]
+)
+def test_a_limit_of_any_length_is_refused_at_once(text):
+    start = time.process_time()
+    with pytest.raises(ConfigError, match="cannot be read; write it like"):
+        Limit.parse(text + ".", ["a"], ["knee"])
 
     assert time.process_time() - start < 10
