@@ -73,5 +73,6 @@ class EngineError(QueuesmithError, RuntimeError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the closest known name, or an empty string."""
-    close = get_close_matches(name, list(known), n=1)
+    # Nobody misspells a name of hundreds of letters, and comparing them takes its time.
+    close = get_close_matches(name, list(known), n=1) if len(name) <= 100 else []
     return f" Did you mean {close[0]!r}?" if close else ""
