@@ -155,6 +155,7 @@ def test_a_hook_is_refused_with_the_reason_and_the_line(lines, reason):
         ("A = 1e308 * 10\n" + KEY, "must be finite"),
         ("A = 10**10**10\n" + KEY, "cannot be computed"),
         ("A = 2**63\n" + KEY, "must be finite and fit in 64 bits"),
+        (f"A = 0x{'f' * 900}\n" + KEY, "must be finite and fit in 64 bits"),
         ("A = 2**65\n" + KEY, "cannot be computed"),
         ("A = (-8) ** 0.5\n" + KEY, "must be a number"),
         ("A = abs(1)\n" + KEY, "a constant must be a number"),

@@ -102,7 +102,7 @@ class Scope:
                 "a constant must be a number, True or False, a tuple of numbers, or arithmetic on "
                 f"earlier constants, not `{ast.unparse(node)[:60]}`",
             )
-        if not math.isfinite(value) or (isinstance(value, int) and abs(value) >= 2**63):
+        if (isinstance(value, int) and abs(value) >= 2**63) or not math.isfinite(value):
             self.refuse(node, "a constant must be finite and fit in 64 bits; choose a smaller one")
         return value
 
