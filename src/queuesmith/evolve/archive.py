@@ -176,6 +176,8 @@ class Archive:
         try:
             yield
         except sqlite3.OperationalError as error:
+            if "UTF-8" in str(error):  # with the whole text that is none
+                raise _damaged(self._path, ValueError("a text in it is not UTF-8")) from None
             raise ConfigError(f"{self._path} cannot be used: {error}") from None
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise _damaged(self._path, error) from None
