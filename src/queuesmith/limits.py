@@ -67,7 +67,8 @@ class Limit:
         found = _PATTERN.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
         if found is None:
             raise ConfigError(
-                f"the limit {text[:MAX_CHARACTERS]!r} cannot be read; write it like 'ttft_p99 > 1.05*fcfs', "
+                f"the limit {text[:MAX_CHARACTERS]!r} cannot be read; write it like "
+                "'ttft_p99 > 1.05*fcfs', "
                 "'slo_attainment < 0.99' or 'ttft_p99 > 1.05*fcfs @ knee'"
             )
         policy = found["scaled"] or found["policy"] or ""

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from queuesmith._version import __version__
 from queuesmith.attainment import GRID, RESOLUTION, Floats
+from queuesmith.backends import Backend
 from queuesmith.comparison import (
     DEFAULT_POLICIES,
     DEFAULT_SLO,
@@ -122,8 +123,7 @@ def plan(
         raise ConfigError(
             f"attainment must be a share above 0 and at most 1, such as 0.99, got {attainment!r}"
         )
-    if num_workers is not None and num_workers < 1:
-        raise ConfigError(f"num_workers must be at least 1, got {num_workers}")
+    num_workers = Backend.choose("threading", num_workers).num_workers
     presets = _presets(engine)
     if isinstance(output_length, str):
         output_length = OutputLengthKnowledge.parse(output_length)

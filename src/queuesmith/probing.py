@@ -4,7 +4,6 @@ Every window is sped up by the same factor, so a busy window stays busier than a
 the traffic as it is, so many times as fast.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from queuesmith.attainment import GRID, Curve, Floats
+from queuesmith.backends import Backend
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine import Workload, prepare, simulate_workload
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
@@ -197,7 +197,7 @@ def search(
     compiled = {policy.name: compile_policy(policy) for policy in policies}
     probes = {policy.name: Probes() for policy in policies}
     wanted = [(policy.name, rho) for rho in GRID for policy in policies]
-    workers = num_workers or os.cpu_count() or 1
+    workers = Backend.choose("threading", num_workers).num_workers
     parallel = Parallel(n_jobs=workers, backend="threading", return_as="generator")
     num_windows, done = len(service.windows), 0
     while wanted:

@@ -334,7 +334,7 @@ def call(words: list[str]) -> str:
         errors = [line for line in said.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1, said
         raise QueuesmithError(errors[0])
-    if "--json" in words and printed:
+    if "--json" in words and printed and not {"-h", "--help", "--version"} & {*words}:
         json.loads(printed, parse_constant=_no_number)
     return printed
 

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -327,3 +328,23 @@ def test_a_limit_of_any_length_is_refused_at_once(text):
         Limit.parse(text + ".", ["a"], ["knee"])
 
     assert time.process_time() - start < 10
+
+
+def test_requests_as_even_as_ticks_can_be_fitted(tmp_path):
+    rows = "".join(f"{0.5 * row},{20 + row % 30},{3 + row % 4}\n" for row in range(700))
+    (tmp_path / "even.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
+    words = ["traces", "fit", "even.csv", "--name", "even"]
+    with command_line.inside(tmp_path):
+        command_line.call(words)
+        drawn = load_trace("even.toml@model", num_requests=2_000, seed=1)
+
+    gaps = np.diff(drawn.arrival_time)
+    assert gaps.mean() == pytest.approx(0.5, rel=0.1)
+    assert gaps.std() < 0.5 * gaps.mean()  # far from Poisson
+
+
+def test_more_workers_than_any_machine_has_are_refused(tmp_path):
+    command_line.furnish(tmp_path)
+    words = ["plan", "log.csv", "--policies", "fcfs", "--workers", "4294967296"]
+    with command_line.inside(tmp_path), pytest.raises(QueuesmithError, match="at most 10,000"):
+        command_line.call(words)

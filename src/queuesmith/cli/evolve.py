@@ -213,14 +213,15 @@ def _progress() -> Iterator[Callable[["Progress"], None]]:
     from rich.console import Console
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda now: None
+        return
     columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
         progress.TimeElapsedColumn(),
     )
-    with progress.Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with progress.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
         def show(now: "Progress") -> None:

@@ -3,7 +3,6 @@
 Held-out windows are served only once their opening is in the ledger.
 """
 
-import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
+from queuesmith.backends import Backend
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
 from queuesmith.engine.step_time import Preset
@@ -96,7 +96,7 @@ class Bench:
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.config, self.window_set = config, window_set
-        self._workers = workers or os.cpu_count() or 1
+        self._workers = Backend.choose("threading", workers).num_workers
         self._progress = progress
         self._windows: dict[str, list[Window]] = {}
         self._parts: dict[tuple[str, str], Part] = {}

@@ -127,7 +127,8 @@ def _leaderboard(document: Mapping[str, Any]) -> Found:
             table = leaderboard_table(values["leaderboard"], name_of(document), f"board-{part}")
             tables.append(f"<div><h3>{escape(part.capitalize())} windows</h3>{table}</div>")
     if held_out := _held_out(document["judgement"]):
-        table = leaderboard_table(held_out, "", "board-held-out")
+        judged = document["judgement"]["policy"]["name"]
+        table = leaderboard_table(held_out, judged, "board-held-out")
         tables.append(f"<div><h3>Held-out windows <small>opened once</small></h3>{table}</div>")
     if not tables:
         return [], None

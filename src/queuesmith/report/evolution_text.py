@@ -27,20 +27,25 @@ def name_of(document: Mapping[str, Any]) -> str:
     return f"champion (no. {champion['candidate']})"
 
 
+def _subject(document: Mapping[str, Any]) -> str:
+    article = "The " if document["champion"]["candidate"] is not None else ""
+    return f"{article}{name_of(document)}"
+
+
 def headline(document: Mapping[str, Any]) -> str:
     """Say in one sentence how the run went."""
     judgement, champion = document["judgement"], document["champion"]
     if not champion:
         return "The run has found nothing yet."
     if judgement:
-        return f"The {name_of(document)}: {judgement.get('verdict')}"
+        return f"{_subject(document)}: {judgement.get('verdict')}"
     row = _own_row(document, "validation") or _own_row(document, "tuning")
     if row is None:
-        return f"The {name_of(document)} has not been judged."
+        return f"{_subject(document)} has not been judged."
     part, standing = row
     tails = standing["tail_violations"]
     return (
-        f"The {name_of(document)} scores {_signed(standing['score'])} on {part} windows, "
+        f"{_subject(document)} scores {_signed(standing['score'])} on {part} windows, "
         f"{'with no tail violation' if not tails else f'and violates {tails} tail(s)'}; it has not "
         "been judged."
     )

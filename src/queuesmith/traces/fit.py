@@ -199,7 +199,9 @@ def fit_arrivals(arrival_time: NDArray[np.float64]) -> dict[str, Any]:
     widths = np.geomspace(shortest, longest / 2, 3 * _NUM_SCALES)
     seen = np.array([count_dispersion(arrivals, width) for width in widths])
     gaps = np.diff(arrivals)
-    gap_cv2 = float(gaps.var() / gaps.mean() ** 2)
+    # Requests as even as a clock's ticks have no variation to be measured against.
+    gap_cv2 = max(float(gaps.var() / gaps.mean() ** 2), 1e-3)
+    usual = max(float(np.abs(seen).mean()), 1e-3)
 
     def counts(variances: NDArray[np.float64]) -> NDArray[np.float64]:
         # A record's own mean hides what is slower than the record.
@@ -213,7 +215,7 @@ def fit_arrivals(arrival_time: NDArray[np.float64]) -> dict[str, Any]:
         variances, dispersion = parameters[:-1], parameters[-1]
         left = counts(variances) + (dispersion - 1) / (rate * widths) - seen
         gap = gap_variation(variances, dispersion)
-        return np.append(left / np.abs(seen).mean(), gap / gap_cv2 - 1)
+        return np.append(left / usual, gap / gap_cv2 - 1)
 
     start = np.append(np.full(_NUM_SCALES, np.log1p(max(seen.max(), 1e-3)) / _NUM_SCALES), 1.0)
     bounds = ([0.0] * _NUM_SCALES + [0.05], [10.0] * _NUM_SCALES + [20.0])
