@@ -110,7 +110,7 @@ def test_an_interrupted_comparison_stops_at_once_and_leaves_nothing(start, tmp_p
     assert has_worked(process, 3.0)  # of a minute
 
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)  # a compilation is not interrupted
 
     assert process.returncode == INTERRUPTED
     assert out == ""

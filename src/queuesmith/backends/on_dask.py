@@ -1,5 +1,6 @@
 """A Dask cluster, through its own client."""
 
+import gc
 import logging
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,6 +20,9 @@ def connect(backend: Backend) -> Iterator["Dask"]:
     """Connect to a Dask scheduler, or start one with workers on this machine."""
     distributed: Any = import_module("distributed")  # optional, and without types
     dask: Any = import_module("dask")
+    # A client that was given up closes itself when it is collected, and where that happens while
+    # another one starts, both wait for the same lock.
+    gc.collect()
     with ExitStack() as stack:
         # A task is some 100 KB and is sent once, and what is shared is megabytes on purpose.
         stack.enter_context(
