@@ -9,7 +9,7 @@ import pytest
 import queuesmith._version
 
 ROOT = Path(__file__).parents[1]
-REPORT = re.compile(r"results/\w+/\w+\.html")
+REPORT = re.compile(r"results/\w+/(\w+/)?\w+\.html")
 MAX_BYTES = 1 << 20
 
 # Paths that exist on one machine only. Built from parts, or this file would be found as well.

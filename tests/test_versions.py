@@ -1,4 +1,4 @@
-"""The versions that are promised: bounds, pins and the script that runs others agree."""
+"""The versions that are promised were run: bounds, pins, script and table agree."""
 
 import importlib.util
 import re
@@ -13,6 +13,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
+RAN = ROOT / "docs" / "reference" / "versions.md"
+COUNTS = {"passed", "failed", "skipped", "minutes"}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -22,6 +24,19 @@ def matrix():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, dict[str, str]]:
+    """Return the table of what was run: its columns by combination, in each the cells by row."""
+    lines = [line for line in RAN.read_text().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    end = next(number for number, row in enumerate(rows) if row[0] == "minutes")
+    (_, *combinations), _, *body = rows[: end + 1]
+    return {
+        combination: {row[0]: row[column] for row in body}
+        for column, combination in enumerate(combinations, start=1)
+    }
 
 
 def grouped(*groups: str) -> list[Requirement]:
@@ -41,6 +56,33 @@ def pins() -> dict[str, Version]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     found = [line.split("==") for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(name): Version(version) for name, version in found}
+
+
+def test_the_lowest_versions_that_are_allowed_were_run(matrix, ran):
+    (lowest,) = [column for name, column in ran.items() if name.endswith("-lowest")]
+    allowed = dict(matrix.lowest(line).split("==") for line in matrix.requirements())
+
+    assert set(allowed) == set(lowest) - COUNTS - {"Python"}
+    for name, version in allowed.items():
+        assert Version(lowest[name]) == Version(version), name
+
+
+def test_nothing_failed_in_the_table(ran):
+    for column in ran.values():
+        assert column["failed"] == "0"
+        assert int(column["passed"]) > 20 * int(column["skipped"])
+
+
+def test_every_python_that_is_claimed_was_run(ran):
+    claimed = [
+        line.removeprefix("Programming Language :: Python :: ")
+        for line in PYPROJECT["project"]["classifiers"]
+        if re.search(r":: Python :: 3\.\d+$", line)
+    ]
+
+    assert {f"{version}-newest" for version in claimed} <= set(ran)
+    assert f"{min(claimed, key=Version)}-lowest" in ran
+    assert all(column["Python"].startswith(name.partition("-")[0]) for name, column in ran.items())
 
 
 def test_every_requirement_names_its_lowest_version(matrix):
