@@ -8,6 +8,7 @@ walked. Here both are errors of the file, as `ValueError`, for the caller to say
 import errno
 import hashlib
 import json
+import math
 import os
 import stat
 import tomllib
@@ -79,6 +80,17 @@ def read_file(path: Path, most: int = -1) -> bytes:
             raise OSError(errno.EINVAL, "it is a device and not a file", str(path))
         os.set_blocking(handle, True)
         return file.read(most)
+
+
+def jsonable(value: Any) -> Any:
+    """Return JSON values with None for each number that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: jsonable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def printable(text: str) -> str:

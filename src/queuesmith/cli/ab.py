@@ -198,8 +198,9 @@ def _measure(
     from rich.console import Console
 
     from queuesmith._version import __version__
-    from queuesmith.deploy.ab import STOCK, Store, _none, config_key, measure, plan
+    from queuesmith.deploy.ab import STOCK, Store, config_key, measure, plan
     from queuesmith.deploy.verdict import failure_lines, judge_runs
+    from queuesmith.documents import jsonable
     from queuesmith.report.ab import print_ab, write_ab
 
     key = config_key(settings)
@@ -233,7 +234,7 @@ def _measure(
             "was answered"
         )
     warnings = [*notes, *failure_lines(outcome.failures)]
-    document: dict[str, Any] = _none(
+    document: dict[str, Any] = jsonable(
         {
             "schema": SCHEMA,
             "version": __version__,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from queuesmith.config import EngineConfig
 from queuesmith.deploy.arms import Arm, Run
 from queuesmith.deploy.replay import Served
-from queuesmith.documents import parse_json
+from queuesmith.documents import jsonable, parse_json
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.execute import simulate_workload
 from queuesmith.engine.idle import e2el_alone
@@ -205,7 +205,7 @@ class Store:
 
     def save(self, name: str, run: Run) -> None:
         """Keep a run; the file is whole or absent."""
-        kept = {"key": self._key, **_none(asdict(run))}
+        kept = {"key": self._key, **jsonable(asdict(run))}
         part = self.folder / f".{name}.{os.getpid()}.part"  # another may measure beside this one
         try:
             part.write_text(json.dumps(kept), encoding="utf-8")
@@ -270,14 +270,3 @@ def ttft_of(run: Run) -> NDArray[np.float64]:
 
 def _nan(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: math.nan if value is None else value for name, value in values.items()}
-
-
-def _none(value: Any) -> Any:
-    """Replace what JSON cannot hold by None."""
-    if isinstance(value, dict):
-        return {name: _none(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_none(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -161,14 +161,14 @@ def _asked(policy: Policy, queues: Queues) -> bytes:
     parts = []
     for hook in HOOKS:
         rows, function = queues.rows(hook), policy.hooks.get(hook)
-        keys = _ask(policy, hook, rows) if function else np.zeros(len(rows.queue))
+        keys = ask(policy, hook, rows) if function else np.zeros(len(rows.queue))
         parts.append(rows.order(keys))
-    if policy.admit and not all(admitted := _ask(policy, "admit", queues.waiting)):
+    if policy.admit and not all(admitted := ask(policy, "admit", queues.waiting)):
         parts.append(b"admit" + admitted.astype(bool).tobytes())
-    if policy.hold and any(held := _ask(policy, "hold", queues.running)):
+    if policy.hold and any(held := ask(policy, "hold", queues.running)):
         parts.append(b"hold" + held.astype(bool).tobytes())
     if policy.preemptive:
-        keys = _ask(policy, "waiting_key", queues.everyone)
+        keys = ask(policy, "waiting_key", queues.everyone)
         parts.append(b"preemptive" + queues.everyone.order(keys))
     if policy.oracle:
         parts.append(b"oracle")
@@ -177,7 +177,14 @@ def _asked(policy: Policy, queues: Queues) -> bytes:
     return b"".join(parts)
 
 
-def _ask(policy: Policy, hook: str, rows: Rows) -> NDArray[np.float64]:
+def ask(policy: Policy, hook: str, rows: Rows) -> NDArray[np.float64]:
+    """Return what a hook answers about every request of the queues.
+
+    Raises
+    ------
+    PolicyError
+        If it raises, which it would in an engine too.
+    """
     function = policy.hooks[hook]
     try:
         return np.array(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuesmith.errors import PolicyError
-from queuesmith.evolve.behaviour import Rows, _ask, fixed_queues
+from queuesmith.evolve.behaviour import Rows, ask, fixed_queues
 from queuesmith.evolve.bench import Measured
 from queuesmith.policies import Policy
 
@@ -88,7 +88,7 @@ def _first(
     """Tell of each pair whether the earlier arrival is admitted first."""
     keys = np.zeros(len(rows.queue))  # without a hook, the engine's own order
     if "waiting_key" in policy.hooks:
-        keys = _ask(policy, "waiting_key", rows)
+        keys = ask(policy, "waiting_key", rows)
     known = np.where(np.isnan(keys), np.inf, keys)
     earlier: NDArray[np.bool_] = known[pairs[0]] <= known[pairs[1]]
     return earlier

@@ -105,27 +105,27 @@ def print_ab(document: Mapping[str, Any], console: Console) -> None:
     """Print the verdicts, the table and what speaks against them."""
     for row in document["loads"]:
         verdict, *more = sentences(row, document["config"]["candidate"])
-        console.print(Text(_plain(verdict), f"bold {COLORS.get(row['verdict'], '')}".strip()))
+        console.print(Text(plain(verdict), f"bold {COLORS.get(row['verdict'], '')}".strip()))
         for sentence in more:
-            console.print(Text(_plain(sentence)))
+            console.print(Text(plain(sentence)))
     config, origin = document["config"], document["origin"]
     console.print(
         Text(
-            f"{origin['kind']} traffic: {_plain(origin['source'])}; measured on "
-            f"{_plain(config['where'])}; {_windows(config)}, {_repeats(config)}; "
+            f"{origin['kind']} traffic: {plain(origin['source'])}; measured on "
+            f"{plain(config['where'])}; {_windows(config)}, {_repeats(config)}; "
             f"seed {config['seed']}"
         )
     )
     console.print()
     console.print(_terminal_table(document))
     for warning in document["warnings"]:
-        console.print(Text("warning: ", "yellow").append(_plain(warning), "none"))
+        console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
 
 
 def _terminal_table(document: Mapping[str, Any]) -> Table:
     """Return the table for 80 columns: a long name is shortened, no failures are no column."""
     ours = document["config"]["candidate"]
-    arm = _plain(ours) if len(ours) <= _MOST_LETTERS else "policy"
+    arm = plain(ours) if len(ours) <= _MOST_LETTERS else "policy"
     rows = table_rows(document)
     end = None if any(cells[-1] != numbers.count(0) for cells in rows) else -1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
@@ -138,8 +138,8 @@ def _terminal_table(document: Mapping[str, Any]) -> Table:
     for cells in rows:
         if cells[0] != load:
             load = cells[0]
-            table.add_row(Text(_plain(load), "bold"))
-        table.add_row(f"  {cells[1]}-{cells[2]}", *map(_plain, cells[3:end]))
+            table.add_row(Text(plain(load), "bold"))
+        table.add_row(f"  {cells[1]}-{cells[2]}", *map(plain, cells[3:end]))
     return table
 
 
@@ -288,6 +288,6 @@ def _minus(text: str) -> str:
     return prose(text)
 
 
-def _plain(text: object) -> str:
+def plain(text: object) -> str:
     """Return text without characters that could steer a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))

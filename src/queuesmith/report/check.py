@@ -31,7 +31,7 @@ from queuesmith.report.frame import (
 )
 from queuesmith.report.parts import COLORS, HOVER_NAME, REFERENCE_COLOR, Figure
 from queuesmith.report.tables import settings_table
-from queuesmith.report.text import _plain
+from queuesmith.report.text import plain
 from queuesmith.stats import quantiles
 
 LABELS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2EL", "queued_time": "queued"}
@@ -73,12 +73,12 @@ def load_title(load: Mapping[str, Any]) -> str:
 def print_check(document: Mapping[str, Any], console: Console) -> None:
     """Print the verdict, a table per load, what to do and what the log cannot tell."""
     first, *more = document["answer"]["sentences"]
-    console.print(Text(_plain(first), "bold"))
+    console.print(Text(plain(first), "bold"))
     for sentence in more:
-        console.print(Text(_plain(sentence)))
+        console.print(Text(plain(sentence)))
     for item in document["advice"]:
-        console.print(Text("advice: ", "cyan").append(_plain(item["text"]), "none"))
-    console.print(Text(_plain(_origin(document))))
+        console.print(Text("advice: ", "cyan").append(plain(item["text"]), "none"))
+    console.print(Text(plain(_origin(document))))
     console.print()
     whole, *loads = document["loads"]
     console.print(_terminal_table(load_title(whole), table_rows(document, whole["load"])))
@@ -98,12 +98,12 @@ def print_check(document: Mapping[str, Any], console: Console) -> None:
         )
         console.print(_terminal_table(f"thirds of the log: {rates} requests/s", rows))
     for warning in document["warnings"]:
-        console.print(Text("warning: ", "yellow").append(_plain(warning), "none"))
+        console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
 
 
 def _terminal_table(title: str, rows: list[tuple[str, ...]]) -> Table:
     table = Table(
-        title=_plain(title),
+        title=plain(title),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -113,13 +113,13 @@ def _terminal_table(title: str, rows: list[tuple[str, ...]]) -> Table:
     )
     for name in HEADS:
         table.add_column(
-            _plain(name),
+            plain(name),
             justify="left" if name == HEADS[0] else "right",
             overflow="fold",
             no_wrap=name != HEADS[0],
         )
     for cells in rows:
-        table.add_row(*map(_plain, cells))
+        table.add_row(*map(plain, cells))
     return table
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from queuesmith import numbers
 from queuesmith.evolve.suggestions import lost_cells
 from queuesmith.report.evolution_figures import label
-from queuesmith.report.text import _plain
+from queuesmith.report.text import plain
 from queuesmith.score import MARGIN
 
 _COLORS = {"tail": "red", "lost": "yellow", "overfit": "yellow", "good": "green"}
@@ -128,8 +128,8 @@ def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
     """
     for one in document["suggestions"]:
         color = _COLORS.get(one["kind"], "")
-        console.print(Text(f"{one['kind']}: ", color).append(_plain(one["text"]), "none"))
-    console.print(Text(_plain(nearest_words(document))))
+        console.print(Text(f"{one['kind']}: ", color).append(plain(one["text"]), "none"))
+    console.print(Text(plain(nearest_words(document))))
     for part, values in document["parts"].items():
         console.print()
         console.print(_totals(part, values, document))
@@ -146,7 +146,7 @@ def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
 
 def _cell(row: Mapping[str, Any]) -> str:
     winner = label(row["winners"][0])
-    return _plain(
+    return plain(
         f"{row['source']} window {row['window']} at {row['load']}: {_signed(row['score'])}, "
         f"{winner} {_signed(row['best_classic'])}"
     )
@@ -172,7 +172,7 @@ def _totals(part: str, values: Mapping[str, Any], document: Mapping[str, Any]) -
         name = document["policy"]["name"] if own else label(row["policy"])
         wins = "" if own else numbers.number(values["wins"].get(row["policy"], 0.0))
         table.add_row(
-            Text(_plain(name), "bold green" if own else ""),
+            Text(plain(name), "bold green" if own else ""),
             _signed(row["score"]),
             Text(str(row["tail_violations"]), "red" if row["tail_violations"] else ""),
             wins,

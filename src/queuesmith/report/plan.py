@@ -29,8 +29,8 @@ from queuesmith.report.frame import (
 )
 from queuesmith.report.parts import Style, policy_styles
 from queuesmith.report.plan_figures import MISSES, build_plan_figures, rows_of
-from queuesmith.report.tables import _policy, settings_table
-from queuesmith.report.text import _plain
+from queuesmith.report.tables import policy_name, settings_table
+from queuesmith.report.text import plain
 
 VERDICTS = {"more": "good", "less": "bad", "same": "", "unsure": ""}
 COLORS = {"more": "green", "less": "red", "same": "", "unsure": ""}
@@ -94,15 +94,15 @@ def misses_by(row: Mapping[str, Any]) -> str:
 def print_plan(document: Mapping[str, Any], console: Console) -> None:
     """Print the answer, the origin, and a table per engine."""
     first, *more = document["answer"]["sentences"]
-    console.print(Text(_plain(first), "bold"))
+    console.print(Text(plain(first), "bold"))
     for sentence in more:
-        console.print(Text(_plain(sentence)))
-    console.print(Text(_plain(_origin(document))))
+        console.print(Text(plain(sentence)))
+    console.print(Text(plain(_origin(document))))
     for engine in document["config"]["engines"]:
         console.print()
         console.print(_table(document, engine, console.width))
     for warning in document["warnings"]:
-        console.print(Text("warning: ", "yellow").append(_plain(warning), "none"))
+        console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
 
 
 def _origin(document: Mapping[str, Any]) -> str:
@@ -123,7 +123,7 @@ def slo_text(config: Mapping[str, Any]) -> str:
 
 def _table(document: Mapping[str, Any], engine: Mapping[str, Any], width: int) -> Table:
     table = Table(
-        title=_plain(
+        title=plain(
             f"{engine['name']}: capacity (traffic as it is {numbers.number(engine['rate'])}, "
             f"engine finishes {numbers.number(engine['carried'])} requests/s)"
         ),
@@ -137,17 +137,17 @@ def _table(document: Mapping[str, Any], engine: Mapping[str, Any], width: int) -
     table.add_column("policy", overflow="fold", min_width=8)
     shown = list(range(len(heads(document)))) if width >= WIDE else [0, 1, 4, 5]
     for place in shown:
-        table.add_column(_plain(heads(document)[place]), justify="right", no_wrap=place < 8)
+        table.add_column(plain(heads(document)[place]), justify="right", no_wrap=place < 8)
     best = document["answer"]["policies"][engine["name"]]
     for row in rows_of(document, "capacities", engine["name"]):
-        name = Text(_plain(row["policy"]), "bold green" if row["policy"] == best else "")
+        name = Text(plain(row["policy"]), "bold green" if row["policy"] == best else "")
         if row["kind"] != "policy":
             name.append(f" [{row['kind']}]", "dim")
         texts = cells(row)
         if row["policy"] == document["config"]["reference"]:
             texts = (*texts[:4], *[numbers.UNDEFINED] * 3, *texts[7:])
         line = [
-            Text(_plain(texts[place]), COLORS[row["verdict"]] if place in (4, 6) else "")
+            Text(plain(texts[place]), COLORS[row["verdict"]] if place in (4, 6) else "")
             for place in shown
         ]
         table.add_row(name, *line)
@@ -221,7 +221,7 @@ def _engine_table(
             for name, text in zip(classes, texts, strict=True)
         )
         body.append(
-            f"<tr><th scope=row>{_policy(looks[row['policy']], row['kind'])}"
+            f"<tr><th scope=row>{policy_name(looks[row['policy']], row['kind'])}"
             f'<span class="summary">{escape(row["summary"])}</span></th>{line}</tr>'
         )
     return (

@@ -81,7 +81,7 @@ def leaderboard_table(document: Mapping[str, Any], styles: Iterable[Style]) -> s
         body.append(
             f"<tr{recommended}>"
             f'<td class="number">{numbers.count(row["rank"])}</td>'
-            f"<th scope=row>{_policy(looks[row['policy']], row['kind'])}"
+            f"<th scope=row>{policy_name(looks[row['policy']], row['kind'])}"
             f'<span class="summary">{escape(row["summary"] or "")}</span></th>'
             f'<td class="number score">{_minus(numbers.score(row["score"]))}</td>'
             f"<td>{_whisker(row, low, high, looks[row['policy']].color, reference)}</td>"
@@ -132,7 +132,7 @@ def loads_table(document: Mapping[str, Any], styles: Iterable[Style]) -> str:
                     for _, columns in groups
                     for place, column in enumerate(columns)
                 )
-                lines.append(f"<tr><th scope=row>{_policy(style)}</th>{cells}</tr>")
+                lines.append(f"<tr><th scope=row>{policy_name(style)}</th>{cells}</tr>")
         width = 1 + sum(len(columns) for _, columns in groups)
         bodies.append(
             f'<tbody data-load="{escape(load["name"])}"><tr class="load"><th colspan="{width}">'
@@ -187,7 +187,7 @@ def _cell(row: Mapping[str, Any], column: tuple[str, tuple[str, ...], Format], f
     return f'<td class="{classes}">{text}</td>'
 
 
-def _policy(style: Style, kind: str = "policy") -> str:
+def policy_name(style: Style, kind: str = "policy") -> str:
     """Return the name of a policy with its colour, and what is special about it."""
     mark = ""
     if kind in KINDS:

@@ -34,16 +34,16 @@ def print_comparison(document: Mapping[str, Any], console: Console) -> None:
     console.print()
     console.print(_loads(document, console.width))
     for warning in document["warnings"]:
-        console.print(Text("warning: ", "yellow").append(_plain(warning), "none"))
+        console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
 
 
-def _plain(text: object) -> str:
+def plain(text: object) -> str:
     """Return text without characters that could steer a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
 def _answer(document: Mapping[str, Any]) -> Text:
-    sentences = [_plain(sentence) for sentence in document["answer"]["sentences"]]
+    sentences = [plain(sentence) for sentence in document["answer"]["sentences"]]
     answer = Text(sentences[0] if sentences else "No policy can be named.", "bold")
     for sentence in sentences[1:]:
         answer.append(f"\n{sentence}", "not bold")
@@ -53,22 +53,22 @@ def _answer(document: Mapping[str, Any]) -> Text:
 def _origin(document: Mapping[str, Any]) -> Text:
     origin, config = document["origin"], document["config"]
     color = "green" if origin["kind"] == "real" else "yellow"
-    line = Text(_plain(origin["kind"]), f"bold {color}")
-    parts = [f" traffic: {_plain(origin['source'])}, {origin['num_requests']:,} requests"]
+    line = Text(plain(origin["kind"]), f"bold {color}")
+    parts = [f" traffic: {plain(origin['source'])}, {origin['num_requests']:,} requests"]
     dropped = sum(origin["dropped"].values())
     if dropped:
         parts.append(f" ({dropped:,} left out)")
-    parts.append(f"; engine: {_plain(config['preset'])} ({_plain(config['provenance'])})")
+    parts.append(f"; engine: {plain(config['preset'])} ({plain(config['provenance'])})")
     if config.get("router"):  # documents of older versions do not say
-        parts.append(f"; {config['replicas']} replicas, router {_plain(config['router'])}")
+        parts.append(f"; {config['replicas']} replicas, router {plain(config['router'])}")
     if config.get("closed_loop"):
         parts.append("; later turns wait for answers")
     limits = [f"{name} {limit:g} s" for name, limit in (config["slo"] or {}).items() if limit]
     loads = ", ".join(f"{load['name']} {_number(load['rho'])}" for load in config["loads"])
     parts.append(
-        f"; {config['num_windows']} windows of {config['window_len']:,}; loads {_plain(loads)}; "
+        f"; {config['num_windows']} windows of {config['window_len']:,}; loads {plain(loads)}; "
         f"SLO {', '.join(limits) or 'none'}; seed {config['seed']}. "
-        f"{_plain(config['output_length'])}"
+        f"{plain(config['output_length'])}"
     )
     return line.append("".join(parts), "none")
 
@@ -79,7 +79,7 @@ def _number(value: float | None) -> str:
 
 def _leaderboard(document: Mapping[str, Any], width: int) -> Table:
     table = _table(
-        f"Leaderboard (score: {_plain(document['config']['reference'])} = 0, higher is better)"
+        f"Leaderboard (score: {plain(document['config']['reference'])} = 0, higher is better)"
     )
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("policy", overflow="fold")
@@ -88,18 +88,18 @@ def _leaderboard(document: Mapping[str, Any], width: int) -> Table:
     table.add_column("won-tied-lost", justify="right", no_wrap=True)
     table.add_column("tail violations", overflow="fold")
     for row in document["leaderboard"]:
-        name = Text(_plain(row["policy"]))
+        name = Text(plain(row["policy"]))
         if row["policy"] == document["answer"]["policy"]:
             name.stylize("bold green")
         if row["kind"] != "policy":
-            name.append(f" [{_plain(row['kind'])}]", "dim")
+            name.append(f" [{plain(row['kind'])}]", "dim")
         interval = ""
         if row["score_low"] is not None and row["score_high"] is not None:
             interval = f"{numbers.score(row['score_low'])} to {numbers.score(row['score_high'])}"
         tail = Text(numbers.count(row["tail_violations"]), "red" if row["tail_violations"] else "")
         if row["tail_reasons"]:
             more = len(row["tail_reasons"]) - 1
-            reason = _plain(row["tail_reasons"][0]) + (f" (+{more} more)" if more else "")
+            reason = plain(row["tail_reasons"][0]) + (f" (+{more} more)" if more else "")
             if width >= WIDE:
                 tail.append(f": {reason}", "none")
         table.add_row(
@@ -114,7 +114,7 @@ def _leaderboard(document: Mapping[str, Any], width: int) -> Table:
 
 
 def _loads(document: Mapping[str, Any], width: int) -> Table:
-    reference = _plain(document["config"]["reference"])
+    reference = plain(document["config"]["reference"])
     table = _table(f"TTFT by load (left: change against {reference}; right: seconds)")
     table.add_column("load / policy", overflow="fold", min_width=12)
     with_slo = any(row["slo_attainment"] is not None for row in document["loads"])
@@ -124,7 +124,7 @@ def _loads(document: Mapping[str, Any], width: int) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     ranks = {row["policy"]: place for place, row in enumerate(document["leaderboard"])}
     for load in document["config"]["loads"]:
-        label = _plain(load["name"])
+        label = plain(load["name"])
         if load["rho"] is not None:
             label += f" (rho {load['rho']:g})"
         table.add_row(Text(label, "bold"))
@@ -143,7 +143,7 @@ def _loads(document: Mapping[str, Any], width: int) -> Table:
                 cells.append(numbers.number(row["e2el_mean"]))
             if with_slo:
                 cells.append(numbers.share(row["slo_attainment"]))
-            name = Text("  " + _plain(row["policy"]))
+            name = Text("  " + plain(row["policy"]))
             table.add_row(name, *cells, end_section=place == len(rows) - 1)
     return table
 
