@@ -166,3 +166,12 @@ def test_without_a_terminal_nothing_but_text_is_printed(start, quick):
     assert "\r" not in out + err
     assert out.isascii() or "─" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_message_does_not_repeat_a_name_of_any_length(run):
+    ran = run("policies", "x" * 100_000)
+
+    assert ran.code == WRONG
+    assert len(ran.err) < 3_000
+    assert ran.err.startswith("error: there is no policy 'xxx")
+    assert "`queuesmith policies` lists them" in ran.err

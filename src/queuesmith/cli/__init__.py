@@ -16,6 +16,8 @@ from queuesmith.errors import QueuesmithError
 DONE, NO, WRONG, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
 #: Raise what should never have happened, instead of saying so in one line.
 TRACEBACK_VARIABLE = "QUEUESMITH_TRACEBACK"
+#: Characters of an error that are shown.
+MAX_MESSAGE = 2_000
 _STOPS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if os.name == "posix" else []))
 
 app = App(
@@ -160,6 +162,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _complain(message: str) -> int:
+    if len(message) > MAX_MESSAGE:  # it repeats what it was given
+        message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
     with contextlib.suppress(OSError):  # nobody reads it
         print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
     return WRONG
