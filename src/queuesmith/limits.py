@@ -11,6 +11,7 @@ from queuesmith.metrics import METRICS
 
 _COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
+#: A limit names a metric, a policy and a load; nothing longer is one.
 MAX_CHARACTERS = 1_000
 
 _NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+"

@@ -12,7 +12,6 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from queuesmith.attainment import GRID, Curve, Floats
-from queuesmith.backends import Backend
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine import Workload, prepare, simulate_workload
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
@@ -175,7 +174,7 @@ def search(
     target: float,
     *,
     weights: Floats,
-    num_workers: int | None = None,
+    num_workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Probes]:
     """Probe every policy at `GRID`, then where its attainment falls below the target.
@@ -189,7 +188,7 @@ def search(
         Share of requests within the SLO.
     weights : (draws, num_windows) float64
         Draws of windows, around whose interval is probed too; may be none.
-    num_workers : int, optional
+    num_workers : int
         Threads; the outcomes are the same for any number.
     progress : callable, optional
         Called with the number of finished runs and of those known to be needed.
@@ -197,8 +196,7 @@ def search(
     compiled = {policy.name: compile_policy(policy) for policy in policies}
     probes = {policy.name: Probes() for policy in policies}
     wanted = [(policy.name, rho) for rho in GRID for policy in policies]
-    workers = Backend.choose("threading", num_workers).num_workers
-    parallel = Parallel(n_jobs=workers, backend="threading", return_as="generator")
+    parallel = Parallel(n_jobs=num_workers, backend="threading", return_as="generator")
     num_windows, done = len(service.windows), 0
     while wanted:
         total = done + len(wanted) * num_windows

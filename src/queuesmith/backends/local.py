@@ -93,9 +93,9 @@ def _closing(results: Generator[Any, None, None]) -> Iterator[Iterator[Any]]:
 
 
 def _belong_to(parent: int) -> None:
-    """Leave Ctrl-C to the parent; end this worker soon after it is killed.
+    """Leave Ctrl-C to the parent; end this worker soon after the parent is killed.
 
-    Where it is, joblib lets a worker wait for work.
+    joblib would let it wait for work.
     """
 
     def watch() -> None:
