@@ -19,7 +19,7 @@ import queuesmith as qs
 from queuesmith.engine import prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
-from queuesmith.evaluate import scale_to_load
+from queuesmith.evaluation.evaluate import scale_to_load
 from queuesmith.windows import cut_windows
 
 DEFAULT_TRACE = "azure_2023_conv@model"

@@ -19,7 +19,7 @@ import numpy as np
 from plotly.subplots import make_subplots
 
 from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
-from queuesmith.evaluate import evaluate, parse_loads
+from queuesmith.evaluation.evaluate import evaluate, parse_loads
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.stats import kendall_tau_b

@@ -18,7 +18,7 @@ from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
 from queuesmith.engine.workload import Workload
-from queuesmith.evaluate import scale_to_load
+from queuesmith.evaluation.evaluate import scale_to_load
 from queuesmith.routers import get_router, router_names
 from queuesmith.windows import scale_arrivals
 

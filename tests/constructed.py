@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from queuesmith.evaluate import Evaluation, Load, Samples
+from queuesmith.evaluation.evaluate import Evaluation, Load, Samples
 from queuesmith.leaderboard import judge, load_rows
 from queuesmith.metrics import METRICS
 from queuesmith.policies import Policy

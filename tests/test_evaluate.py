@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import queuesmith.evaluate
+import queuesmith.evaluation.evaluate
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import ConfigError, PolicyError, TraceError
-from queuesmith.evaluate import Load, capacity, evaluate, parse_loads, scale_to_load
+from queuesmith.evaluation.evaluate import Load, capacity, evaluate, parse_loads, scale_to_load
 from queuesmith.metrics import METRICS
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
@@ -71,8 +71,8 @@ def simulated(monkeypatch):
             )
         return result
 
-    simulate_workload = queuesmith.evaluate.simulate_workload
-    monkeypatch.setattr(queuesmith.evaluate, "simulate_workload", spy)
+    simulate_workload = queuesmith.evaluation.evaluate.simulate_workload
+    monkeypatch.setattr(queuesmith.evaluation.evaluate, "simulate_workload", spy)
     return seen
 
 

@@ -15,7 +15,7 @@ from queuesmith.attainment import GRID, RESOLUTION, Curve
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine.step_time import Preset, StepTime
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.evaluate import Load, evaluate
+from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.metrics import slo_attainment
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.plan_answer import answer

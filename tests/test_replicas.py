@@ -11,7 +11,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import ConfigError, PolicyError, TraceError
-from queuesmith.evaluate import Load, evaluate
+from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.report import write_html

@@ -2,37 +2,58 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from queuesmith._version import __version__
-from queuesmith.answer import answer, warnings
+from queuesmith.answer import (
+    Answer,
+    LeaderboardRow,
+    LoadRow,
+    answer,
+    leaderboard,
+    load_rows,
+    warnings,
+)
 from queuesmith.config import EngineConfig, Slo
+from queuesmith.documents import jsonable
 from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.sessions import close_loop
 from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
 from queuesmith.errors import ConfigError
-from queuesmith.evaluate import Load, Samples, evaluate, parse_loads
-from queuesmith.leaderboard import DRAWS, REFERENCE, judge, leaderboard, load_rows
+from queuesmith.evaluation.evaluate import Evaluation, Load, evaluate, parse_loads
+from queuesmith.evaluation.goals import (
+    DEFAULT_GOAL,
+    LEAST_FOR_P999,
+    Goal,
+    Guard,
+    get_goal,
+    parse_guards,
+)
+from queuesmith.evaluation.judge import REFERENCE, judge
+from queuesmith.evaluation.samples import Samples
+from queuesmith.evaluation.tuned import Grid, Tuned, parse_grid, tune
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy, split_policies
 from queuesmith.routers import Router, get_router
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, cut_windows, splice
 
-SCHEMA = "queuesmith.compare/1"
+SCHEMA = "queuesmith.compare/2"
 
-#: What is compared when nothing else is said: one policy of each idea that can be deployed.
+#: What is compared when nothing else is said: one policy of each idea that can be deployed. What
+#: depends on an absolute number is taken with several, of which one is chosen on other windows.
 DEFAULT_POLICIES = (
     "fcfs",
     "sjf",
-    "aged_sjf",
+    "aged_sjf(SECONDS_PER_TOKEN=0.0003|0.001|0.003|0.01)",
     "sjf_aging",
+    "sjf_multiplicative_aging(AGING_FACTOR=0.03|0.1|0.3|1.0)",
     "residual_sjf",
     "spjf",
     "srpt",
@@ -42,9 +63,10 @@ DEFAULT_POLICIES = (
     "edf",
     "fit_first",
 )
-DEFAULT_LOADS = ("light", "knee", "heavy")
+DEFAULT_LOADS = ("own", "knee", "heavy")
 DEFAULT_SLO = Slo(ttft=1.0, tpot=0.05)
-DEFAULT_WINDOWS = 8
+#: As many as give intervals that cover what they say, where the trace has room for them.
+DEFAULT_WINDOWS = 16
 DEFAULT_ROUTER = "round_robin"
 DEFAULT_WINDOW_LEN = 1000
 
@@ -55,21 +77,53 @@ class Comparison:
 
     Attributes
     ----------
-    document : dict
-        What ``--json`` prints; ``docs/reference/compare_json.md`` describes it.
+    answer : Answer
+    leaderboard : tuple of LeaderboardRow
+        Policies that may be recommended first.
+    loads : tuple of LoadRow
+        One per policy and load.
+    goal : Goal
+    guards : tuple of Guard
+    warnings : tuple of str
+    config, origin : dict
+        What was run, and where the requests come from.
     cells : pyarrow.Table
         One row per (policy, load, window) with every metric.
     samples : mapping of (policy, load) to Samples
     trace : Trace
     """
 
-    document: dict[str, Any]
+    answer: Answer
+    leaderboard: tuple[LeaderboardRow, ...]
+    loads: tuple[LoadRow, ...]
+    goal: Goal
+    guards: tuple[Guard, ...]
+    warnings: tuple[str, ...]
+    config: dict[str, Any]
+    origin: dict[str, Any]
     cells: pa.Table
     samples: Mapping[tuple[str, str], Samples]
     trace: Trace
 
     def __repr__(self) -> str:
-        return f"Comparison({' '.join(self.document['answer']['sentences'])})"
+        return f"Comparison({' '.join(self.answer.sentences)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``--json`` prints; ``docs/reference/compare_json.md`` describes it."""
+        document: dict[str, Any] = jsonable(
+            {
+                "schema": SCHEMA,
+                "version": __version__,
+                "origin": self.origin,
+                "config": self.config,
+                "answer": self.answer,
+                "leaderboard": self.leaderboard,
+                "loads": self.loads,
+                "cells": self.cells.to_pylist(),
+                "warnings": self.warnings,
+            }
+        )
+        return document
 
 
 def compare(
@@ -81,8 +135,10 @@ def compare(
     config: EngineConfig | None = None,
     step_time: StepTime | None = None,
     slo: Slo | None = DEFAULT_SLO,
+    goal: str = DEFAULT_GOAL,
+    guards: Sequence[str] = (),
     output_length: str | OutputLengthKnowledge = "noisy",
-    num_windows: int = DEFAULT_WINDOWS,
+    num_windows: int | None = None,
     window_len: int = DEFAULT_WINDOW_LEN,
     seed: int = 0,
     replicas: int = 1,
@@ -104,17 +160,25 @@ def compare(
         predictions that were published with them.
     policies : names, paths or policies
         An iterable, or text with commas between names. FCFS, the reference, is added when missing.
-    loads : iterable of region names or numbers
-        Offered rate over the engine's capacity; see :data:`queuesmith.evaluate.LOADS`.
+        ``aged_sjf(SECONDS_PER_TOKEN=0.001|0.01)`` is judged with the value that other windows
+        choose.
+    loads : iterable of loads
+        See :func:`queuesmith.evaluation.evaluate.parse_load`.
     engine : str or Preset
         Gives `config` and `step_time` where those are left out.
     config : EngineConfig, optional
     step_time : StepTime, optional
     slo : Slo, optional
         For goodput and attainment.
+    goal : {"ttft", "e2el", "slo", "goodput", "tpot"}
+        What the policy is chosen by.
+    guards : sequence of str
+        Changes to the default guards; see :func:`queuesmith.evaluation.goals.parse_guards`.
     output_length : {"none", "noisy", "noisy:SIGMA", "exact"}
-    num_windows, window_len : int
-        How many windows of how many requests are cut from a trace.
+    num_windows : int, optional
+        Windows to cut from a trace; 16, or as many as fit, when left out.
+    window_len : int
+        Requests in each.
     seed : int
         Of windows, predictions, random routers and bootstrap.
     replicas : int
@@ -155,7 +219,10 @@ def compare(
         output_length = OutputLengthKnowledge.parse(output_length)
     if isinstance(policies, str):
         policies = split_policies(policies)
-    chosen = with_reference([get_policy(policy) for policy in policies])
+    singles, grids = split_grids(policies)
+    chosen = with_reference(singles)
+    aim = get_goal(goal, slo)
+    watched = parse_guards(guards)
     regions = parse_loads(loads)
     fleet = Fleet(replicas, get_router(router))  # also to find what is wrong with them
     if closed_loop and not isinstance(trace, Trace):
@@ -163,15 +230,21 @@ def compare(
     if isinstance(trace, Trace):
         if closed_loop:
             trace = close_loop(trace, config, step_time)
-        windows = cut_windows(trace, num_windows=num_windows, window_len=window_len, seed=seed)
+        windows = cut_windows(
+            trace,
+            num_windows=DEFAULT_WINDOWS if num_windows is None else num_windows,
+            window_len=window_len,
+            seed=seed,
+        )
     else:
         windows = list(trace)
-        num_windows = len(windows)
         trace = splice([window.trace for window in windows])
     shortest = min(len(window.trace) for window in windows)
-    num_runs = len(chosen) * len(regions) * len(windows)
+    _check_p999(guards, watched, windows)
+    running = list(dict.fromkeys([*chosen, *(each for grid in grids for each in grid.members)]))
+    num_runs = len(running) * len(regions) * len(windows)
     evaluation = evaluate(
-        chosen,
+        running,
         windows,
         regions,
         config=config,
@@ -185,60 +258,153 @@ def compare(
         scheduler_address=scheduler_address,
         progress=None if progress is None else lambda done: progress(done, num_runs),
     )
-    standings = judge(chosen, regions, evaluation, trace.origin.source, seed)
-    rows = load_rows(standings, regions, evaluation)
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "version": __version__,
-        "origin": {**trace.origin.to_json(), "num_requests": len(trace)},
-        "config": {
-            "policies": [policy.name for policy in chosen],
-            "policy_sha256": {policy.name: policy.sha256 for policy in chosen},
-            "reference": REFERENCE,
-            "loads": [{"name": load.name, "rho": load.rho} for load in regions],
-            "num_windows": len(windows),
-            "window_len": shortest,
-            "windows": [
-                {
-                    "window": window.index,
-                    "num_requests": len(window.trace),
-                    "start_row": window.start_row,
-                    "sha256": window.sha256,
-                    "capacity": float(capacity),
-                }
-                for window, capacity in zip(windows, evaluation.capacity, strict=True)
-            ],
-            "preset": preset.name,
-            "title": preset.title,
-            "provenance": step_time.provenance,
-            "engine": asdict(config),
-            "step_time": {
-                name: value for name, value in asdict(step_time).items() if name != "provenance"
-            },
-            "host_overhead": step_time.host_overhead,
-            "replicas": replicas,
-            "router": None if replicas == 1 else fleet.router.name,
-            "router_sha256": None if replicas == 1 else fleet.router.sha256,
-            "closed_loop": closed_loop,
-            "slo": None if slo is None else asdict(slo),
-            "output_length": describe_knowledge(output_length, windows),
-            "window_set": dict(window_set or {}),
-            "seed": seed,
-            "draws": DRAWS,
-        },
-        "answer": answer(standings, rows, trace, step_time.a + step_time.host_overhead),
-        "leaderboard": leaderboard(standings),
-        "loads": rows,
-        "cells": evaluation.cells.to_pylist(),
-        "warnings": [
-            *notes,
-            *warnings(chosen, config, trace, evaluation, len(windows), num_windows, shortest),
-        ],
+    names = [load.name for load in regions]
+    evaluation, tuned = with_tuned(evaluation, chosen, grids, names, aim, watched)
+    judged = [*chosen, *(one.policy for one in tuned)]
+    standings = judge(judged, names, evaluation.samples, goal=aim, guards=watched, seed=seed)
+    how = {
+        one.policy.name: describe_choice(grid, one) for grid, one in zip(grids, tuned, strict=True)
     }
-    document["config"]["sha256"] = hashlib.sha256(
-        json.dumps(document["config"], sort_keys=True, default=str).encode()
+    rows = load_rows(standings, evaluation)
+    described: dict[str, Any] = {
+        "policies": [policy.name for policy in judged],
+        "policy_sha256": {policy.name: policy.sha256 for policy in judged},
+        "chosen": how,
+        "reference": REFERENCE,
+        "goal": aim.name,
+        "guards": [asdict(guard) for guard in watched],
+        "loads": [asdict(load) for load in evaluation.loads],
+        "own": asdict(evaluation.own),
+        "capacity": evaluation.own.rate / evaluation.own.rho,
+        "num_windows": len(windows),
+        "window_len": shortest,
+        "windows": [
+            {
+                "window": window.index,
+                "num_requests": len(window.trace),
+                "start_row": window.start_row,
+                "sha256": window.sha256,
+                "capacity": float(capacity),
+            }
+            for window, capacity in zip(windows, evaluation.capacity, strict=True)
+        ],
+        "preset": preset.name,
+        "title": preset.title,
+        "provenance": step_time.provenance,
+        "engine": asdict(config),
+        "step_time": {
+            name: value for name, value in asdict(step_time).items() if name != "provenance"
+        },
+        "host_overhead": step_time.host_overhead,
+        "replicas": replicas,
+        "router": None if replicas == 1 else fleet.router.name,
+        "router_sha256": None if replicas == 1 else fleet.router.sha256,
+        "closed_loop": closed_loop,
+        "slo": None if slo is None else asdict(slo),
+        "output_length": describe_knowledge(output_length, windows),
+        "window_set": dict(window_set or {}),
+        "seed": seed,
+    }
+    described["sha256"] = hashlib.sha256(
+        json.dumps(described, sort_keys=True, default=str).encode()
     ).hexdigest()
-    return Comparison(without_nan(document), evaluation.cells, evaluation.samples, trace)
+    return Comparison(
+        answer=answer(
+            standings,
+            rows,
+            evaluation,
+            trace,
+            aim,
+            step_time.a + step_time.host_overhead,
+            how,
+        ),
+        leaderboard=tuple(leaderboard(standings, aim, how)),
+        loads=tuple(rows),
+        goal=aim,
+        guards=watched,
+        warnings=(
+            *notes,
+            *warnings(judged, config, trace, evaluation, len(windows), num_windows or 0, shortest),
+        ),
+        config=described,
+        origin={**trace.origin.to_json(), "num_requests": len(trace)},
+        cells=evaluation.cells,
+        samples=evaluation.samples,
+        trace=trace,
+    )
+
+
+def split_grids(
+    policies: Iterable[str | PathLike[str] | Policy],
+) -> tuple[list[Policy], list[Grid]]:
+    """Tell single policies from grids of a parameter; a grid of a policy that is there joins in."""
+    singles, grids = [], []
+    for policy in policies:
+        grid = parse_grid(policy) if isinstance(policy, str) else None
+        if grid is None:
+            singles.append(get_policy(policy))
+        else:
+            grids.append(grid)
+    return singles, grids
+
+
+def with_tuned(
+    evaluation: Evaluation,
+    chosen: Sequence[Policy],
+    grids: Sequence[Grid],
+    loads: Sequence[str],
+    goal: Goal,
+    guards: Sequence[Guard],
+) -> tuple[Evaluation, list[Tuned]]:
+    """Replace the members of each grid by the one that is chosen, judged on other windows."""
+    samples = {
+        key: value
+        for key, value in evaluation.samples.items()
+        if key[0] in {policy.name for policy in chosen}
+    }
+    names = evaluation.cells["policy"].to_numpy(zero_copy_only=False)
+    windows = evaluation.cells["window"].to_numpy()
+    kept = [np.flatnonzero(np.isin(names, [policy.name for policy in chosen]))]
+    labels = [names[kept[0]]]
+    tuned = []
+    for grid in grids:
+        one = tune(grid, loads, evaluation.samples, goal, guards)
+        if any(one.policy.name == policy.name for policy in chosen):
+            raise ConfigError(
+                f"{one.policy.name} is given by itself and within a grid; leave out one of them"
+            )
+        order = np.unique(windows)
+        by_window = dict(zip(order.tolist(), one.chosen, strict=True))
+        mine = np.flatnonzero(
+            [by_window[window] == name for window, name in zip(windows, names, strict=True)]
+        )
+        kept.append(mine)
+        labels.append(np.full(len(mine), one.policy.name, object))
+        samples |= {(one.policy.name, load): each for load, each in one.samples.items()}
+        tuned.append(one)
+    cells = evaluation.cells.take(np.concatenate(kept))
+    cells = cells.set_column(0, "policy", pa.array(np.concatenate(labels).tolist()))
+    return replace(evaluation, cells=cells, samples=samples), tuned
+
+
+def describe_choice(grid: Grid, tuned: Tuned) -> str:
+    """Say how a value was chosen, and how sure the choice is."""
+    values = ", ".join(member.name.partition("=")[2].rstrip(")") for member in grid.members)
+    return (
+        f"{grid.parameter} chosen from {values} by the other windows ({tuned.agreement:.0%} of "
+        "windows chose this value)"
+    )
+
+
+def _check_p999(texts: Sequence[str], guards: Sequence[Guard], windows: Sequence[Window]) -> None:
+    num_requests = sum(len(window.trace) for window in windows)
+    asked = any(text.partition("=")[0].strip() == "ttft_p999" for text in texts)
+    kept = any(guard.name == "ttft_p999" for guard in guards)
+    if asked and kept and num_requests < LEAST_FOR_P999:
+        raise ConfigError(
+            f"a p99.9 needs {LEAST_FOR_P999:,} requests and these windows hold {num_requests:,}; "
+            "give a longer trace, or --guard ttft_p999=off"
+        )
 
 
 def describe_knowledge(output_length: OutputLengthKnowledge, windows: Sequence[Window]) -> str:
@@ -268,14 +434,3 @@ def with_reference(policies: list[Policy]) -> list[Policy]:
             "comparison; rename it"
         )
     return policies
-
-
-def without_nan(value: Any) -> Any:
-    """Replace what JSON cannot hold (NaN and infinities) by None."""
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

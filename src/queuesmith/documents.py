@@ -13,6 +13,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,10 @@ def read_file(path: Path, most: int = -1) -> bytes:
 
 
 def jsonable(value: Any) -> Any:
-    """Return JSON values with None for each number that JSON does not have."""
-    if isinstance(value, dict):
+    """Turn records into what JSON holds; None stands for each number that JSON does not have."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: jsonable(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
         return {name: jsonable(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [jsonable(item) for item in value]

@@ -1,10 +1,11 @@
 """Limits that a comparison must keep, for a user's own CI: ``ttft_p99 > 1.05*fcfs`` fails it."""
 
+import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from queuesmith.errors import ConfigError, did_you_mean
 from queuesmith.metrics import METRICS
@@ -92,13 +93,14 @@ class Limit:
             load=found["load"] or "",
         )
 
-    def broken(self, rows: Sequence[Mapping[str, Any]], watched: Sequence[str]) -> list[str]:
+    def broken(
+        self, rows: Iterable[tuple[str, str, Mapping[str, float]]], watched: Sequence[str]
+    ) -> list[str]:
         """Say where the condition holds.
 
         Parameters
         ----------
-        rows : sequence of mapping
-            ``document["loads"]`` of a comparison.
+        rows : iterable of (policy, load, metrics)
         watched : sequence of str
             The policies that must keep the limit.
 
@@ -108,13 +110,13 @@ class Limit:
             One sentence per policy and load. A value that is undefined on either side is said
             too: what cannot be checked has not been kept.
         """
-        values = {(row["policy"], row["load"]): row[self.metric] for row in rows}
+        values = {(policy, load): metrics[self.metric] for policy, load, metrics in rows}
         sentences = []
         for (policy, load), value in values.items():
             if policy not in watched or policy == self.policy or self.load not in ("", load):
                 continue
             base = values[self.policy, load] if self.policy else 1.0
-            if value is None or base is None:
+            if math.isnan(value) or math.isnan(base):
                 sentences.append(
                     f"{policy} at {load}: {self.text} cannot be checked, {self.metric} is undefined"
                 )

@@ -71,6 +71,19 @@ def share(value: float | None) -> str:
     return f"{100 * value:.1f}".removesuffix(".0") + " %"
 
 
+def points(value: float | None) -> str:
+    """Return a difference of shares in percentage points.
+
+    Examples
+    --------
+    >>> points(-0.524), points(0.004)
+    ('-52.4 points', '+0.4 points')
+    """
+    if value is None or not math.isfinite(value):
+        return UNDEFINED
+    return "0 points" if abs(value) < 0.0005 else f"{100 * value:+.1f} points"
+
+
 def score(value: float | None) -> str:
     """Return a score with its sign and two decimals."""
     return UNDEFINED if value is None or not math.isfinite(value) else f"{value:+.2f}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.leaderboard import REFERENCE
+from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.score import MARGIN, MIN_WINDOWS
 from queuesmith.traces.trace import Trace
 

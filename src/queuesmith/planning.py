@@ -25,12 +25,12 @@ from queuesmith.comparison import (
     DEFAULT_WINDOWS,
     describe_knowledge,
     with_reference,
-    without_nan,
 )
 from queuesmith.config import Slo
+from queuesmith.documents import jsonable
 from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, get_preset
 from queuesmith.errors import ConfigError
-from queuesmith.leaderboard import DRAWS, REFERENCE
+from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.plan_answer import answer, warnings
 from queuesmith.policies import Policy, get_policy, split_policies
@@ -42,6 +42,7 @@ from queuesmith.windows import Window, cut_windows, splice
 
 SCHEMA = "queuesmith.plan/1"
 DEFAULT_ATTAINMENT = 0.99
+DRAWS = 10_000
 #: Draws that say where an interval ends well enough to probe there.
 _SEARCH_DRAWS = 2_000
 
@@ -204,7 +205,7 @@ def plan(
     document["config"]["sha256"] = hashlib.sha256(
         json.dumps(document["config"], sort_keys=True, default=str).encode()
     ).hexdigest()
-    return Plan(without_nan(document), _probe_table(services, found, windows))
+    return Plan(jsonable(document), _probe_table(services, found, windows))
 
 
 def _share_together(windows: Sequence[Window]) -> float:

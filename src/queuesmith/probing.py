@@ -18,7 +18,7 @@ from queuesmith.engine.compile import CompiledPolicy, compile_policy
 from queuesmith.engine.idle import e2el_alone, ttft_alone
 from queuesmith.engine.step_time import Preset
 from queuesmith.errors import ConfigError
-from queuesmith.evaluate import PreparedWindow, capacity, prepare_window
+from queuesmith.evaluation.evaluate import PreparedWindow, capacity, prepare_window
 from queuesmith.metrics import e2el, tpot, ttft
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy

@@ -23,7 +23,7 @@ from queuesmith.engine.engine_args import parse_engine_args
 from queuesmith.engine.roofline import read_model_config, roofline_preset
 from queuesmith.engine.step_time import get_preset
 from queuesmith.errors import QueuesmithError
-from queuesmith.evaluate import parse_loads
+from queuesmith.evaluation.evaluate import parse_loads
 from queuesmith.evolve.archive import FILE, Archive
 from queuesmith.evolve.candidate import Proposal
 from queuesmith.evolve.config import parse_config, read_config

@@ -21,7 +21,7 @@ from queuesmith.deploy.replay import Served, Server
 from queuesmith.deploy.schedule import aiperf_lines, timed_trace_lines
 from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import ConfigError
-from queuesmith.evaluate import capacity
+from queuesmith.evaluation.evaluate import capacity
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import cut_windows, offered_rate

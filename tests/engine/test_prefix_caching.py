@@ -14,7 +14,7 @@ from queuesmith.engine.agreement import first_difference
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import ConfigError, EngineError, TraceError
-from queuesmith.evaluate import capacity
+from queuesmith.evaluation.evaluate import capacity
 from queuesmith.policies import get_policy
 from queuesmith.traces.block_hashes import BlockHashes
 from queuesmith.traces.trace import Trace

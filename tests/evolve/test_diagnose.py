@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError
-from queuesmith.evaluate import evaluate
+from queuesmith.evaluation.evaluate import evaluate
 from queuesmith.evolve.bench import Bench, Measured
 from queuesmith.evolve.case import Case
 from queuesmith.evolve.diagnose import diagnose
@@ -48,7 +48,7 @@ def longest(case):
 
 
 def test_scores_of_cells_are_those_of_an_evaluation_of_each_window(case, longest):
-    """Against `queuesmith.evaluate`, which runs and pools windows by itself."""
+    """Against `queuesmith.evaluation.evaluate`, which runs and pools windows by itself."""
     config = case.config
     windows = case.window_set.windows("validation")
     found = evaluate(

@@ -170,7 +170,7 @@ def test_differences_are_paired(bench):
 
 
 def test_measuring_is_the_same_as_evaluating(bench, case):
-    from queuesmith.evaluate import evaluate
+    from queuesmith.evaluation.evaluate import evaluate
 
     config = case.config
     evaluation = evaluate(

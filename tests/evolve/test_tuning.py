@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuesmith.engine.step_time import StepTime, get_preset
-from queuesmith.evaluate import Load, evaluate
+from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.evolve.bounds import least_mean_ttft, least_rate, least_ttft
 from queuesmith.evolve.champion import samples
 from queuesmith.evolve.evaluator import SandboxEvaluator

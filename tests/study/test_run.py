@@ -13,7 +13,7 @@ import queuesmith.study.run
 from queuesmith.config import Slo
 from queuesmith.engine import simulate
 from queuesmith.errors import ConfigError, PolicyError
-from queuesmith.evaluate import evaluate
+from queuesmith.evaluation.evaluate import evaluate
 from queuesmith.metrics import METRICS
 from queuesmith.study.cells import FURTHER, KEYS, measure, quarters, queued_steps
 from queuesmith.study.inputs import source_seed

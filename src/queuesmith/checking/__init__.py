@@ -20,8 +20,8 @@ from queuesmith._version import __version__
 from queuesmith.checking.answer import advice, claim, limits, verdict
 from queuesmith.checking.errors import DRAWS, Blocks, Floats, cut_blocks, errors, rank_correlations
 from queuesmith.checking.scale import Simulator, fit_scale
-from queuesmith.comparison import without_nan
 from queuesmith.config import EngineConfig
+from queuesmith.documents import jsonable
 from queuesmith.engine import Workload, prepare
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
@@ -176,7 +176,7 @@ def check(
     document["config"]["sha256"] = hashlib.sha256(
         json.dumps([document["config"], document["logs"]], sort_keys=True, default=str).encode()
     ).hexdigest()
-    return Check(without_nan(document), _table(workloads, measured, simulated, blocks))
+    return Check(jsonable(document), _table(workloads, measured, simulated, blocks))
 
 
 def _offsets(measured: Mapping[str, Floats], simulated: Mapping[str, Floats]) -> dict[str, float]:

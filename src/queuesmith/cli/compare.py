@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -33,8 +33,10 @@ def compare(
     *,
     policies: str | None = None,
     policy: Annotated[list[str] | None, Parameter(negative=())] = None,
-    loads: str = "light,knee,heavy",
-    windows: int = 8,
+    goal: str = "ttft",
+    guard: Annotated[list[str] | None, Parameter(negative=())] = None,
+    loads: str = "own,knee,heavy",
+    windows: int | None = None,
     window_len: int = 1000,
     part: str | None = None,
     slo: str = "ttft=1.0,tpot=0.05",
@@ -44,6 +46,7 @@ def compare(
     router: str = "round_robin",
     closed_loop: Annotated[bool, Parameter(negative=())] = False,
     fail_if: Annotated[list[str] | None, Parameter(negative=())] = None,
+    full: Annotated[bool, Parameter(negative=())] = False,
     output: Path | None = None,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
     workers: int | None = None,
@@ -62,14 +65,21 @@ def compare(
         A file of requests, a name from `queuesmith traces list`, NAME@model for modelled traffic
         (azure_2023_conv@model), or a file of windows.
     policies
-        Names or files, separated by commas; `all` for every built-in. Twelve when left out.
+        Names or files, separated by commas; `all` for every built-in, some thirteen when left out.
+        aged_sjf(SECONDS_PER_TOKEN=0.001|0.01) is judged with the value that other windows choose.
     policy
         One more policy beside those: ./my_policy.py. May be given several times.
+    goal
+        What the policy is chosen by: ttft (mean), e2el (mean), slo (attainment), goodput or tpot
+        (mean).
+    guard
+        What must not get worse, and by how much: e2el_p99=0.2, itl_p99=off, or a .toml file of
+        such lines. May be given several times; all guards are on by default.
     loads
-        Offered rate over what the engine can carry: light 0.3, moderate 0.6, busy 0.8, knee 0.95,
-        overload 1.1, heavy 1.5, or numbers.
+        own (the trace's own rate), offered rate over what the engine carries (0.9, or light 0.3,
+        moderate 0.6, busy 0.8, knee 0.95, overload 1.1, heavy 1.5), or requests/s (6/s).
     windows
-        How many windows to cut from the trace.
+        How many windows to cut from the trace; 16, or as many as fit, when left out.
     window_len
         Requests in each.
     part
@@ -90,6 +100,8 @@ def compare(
     fail_if
         Exit with 1 when this holds for a --policy (for any policy without one), at any load:
         "ttft_p99 > 1.05*fcfs", "slo_attainment < 0.99 @ knee". May be given several times.
+    full
+        Print every policy at every load, and not only the first five.
     output
         Folder to write to; runs/TIME-HASH when left out.
     json_
@@ -105,43 +117,47 @@ def compare(
     from rich.console import Console
 
     from queuesmith.backends import Backend
-    from queuesmith.comparison import DEFAULT_POLICIES, compare
-    from queuesmith.evaluate import parse_loads
-    from queuesmith.leaderboard import REFERENCE
+    from queuesmith.comparison import DEFAULT_POLICIES, compare, split_grids, with_reference
+    from queuesmith.evaluation.evaluate import parse_loads
+    from queuesmith.evaluation.goals import get_goal, parse_guards
     from queuesmith.limits import Limit
     from queuesmith.policies import get_policy, policy_names, split_policies
     from queuesmith.report.text import print_comparison
 
     Backend.choose(backend, workers, scheduler_address)  # before anything takes time
+    limit_slo = parse_slo(slo)
+    get_goal(goal, limit_slo)
+    parse_guards(guard or [])
     if policies is None:
         names = list(DEFAULT_POLICIES)
     else:
         names = policy_names() if policies == "all" else split_policies(policies)
     own = [get_policy(spec) for spec in policy or []]
-    chosen = [*(get_policy(name) for name in names), *own]
-    if not chosen:
+    if not names and not own:
         raise ConfigError("--policies names no policy; `queuesmith policies` lists them")
+    singles, grids = split_grids([*names, *own])
+    chosen = [
+        *with_reference(singles),
+        *(member for grid in grids for member in grid.members),
+    ]
     regions = parse_loads(loads)
     limits = [
-        Limit.parse(
-            text,
-            list(dict.fromkeys([REFERENCE, *(one.name for one in chosen)])),
-            [region.name for region in regions],
-        )
+        Limit.parse(text, [one.name for one in chosen], [region.name for region in regions])
         for text in fail_if or []
     ]
     preset, notes = build_engine(engine or EngineOptions())
-    limit_slo = parse_slo(slo)
     check_place(output or Path("runs"), "--output")
     requests, window_set = load_windows(trace, traffic or TrafficOptions(), seed, part)
 
     with progress_bar("comparing") as progress:
         comparison = compare(
             requests,
-            chosen,
+            [*names, *own],
             regions,
             engine=preset,
             slo=limit_slo,
+            goal=goal,
+            guards=guard or [],
             output_length=output_length,
             num_windows=windows,
             window_len=window_len,
@@ -156,32 +172,30 @@ def compare(
             notes=notes,
             window_set=window_set,
         )
-    document = comparison.document
-    document["config"]["command"] = command_line()
-    watched = [one.name for one in own] or [one.name for one in chosen]
-    document["failed"] = [
-        line for limit in limits for line in limit.broken(document["loads"], watched)
-    ]
-    report = _write(comparison, output)
+    comparison.config["command"] = command_line()
+    watched = [one.name for one in own] or comparison.config["policies"]
+    rows = [(row.policy, row.load, row.metrics) for row in comparison.loads]
+    failed = [line for limit in limits for line in limit.broken(rows, watched)]
+    document = comparison.to_json() | {"failed": failed}
+    report = _write(comparison, document, output)
     with reader_may_leave():
         if json_:
             print(json.dumps(document, indent=1))
         else:
-            print_comparison(document, Console(markup=False))
-    for line in document["failed"]:
+            print_comparison(comparison, Console(markup=False), full=full)
+    for line in failed:
         print(f"failed: {line}", file=sys.stderr)
     print(f"report: {report}", file=sys.stderr)
-    return 1 if document["failed"] else 0
+    return 1 if failed else 0
 
 
-def _write(comparison: "Comparison", output: Path | None) -> Path:
+def _write(comparison: "Comparison", document: dict[str, Any], output: Path | None) -> Path:
     """Write the report and what it was made from; return the report's path."""
     from pyarrow import parquet
 
     from queuesmith.report import write_html
 
-    document = comparison.document
-    folder = make_folder(output, document["config"]["sha256"])
+    folder = make_folder(output, comparison.config["sha256"])
     write_whole(
         folder / "comparison.json",
         lambda path: path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8"),

@@ -12,8 +12,10 @@ from queuesmith.cli.options import (
     EngineOptions,
     TrafficOptions,
     build_engine,
-    load,
     parse_slo,
+)
+from queuesmith.cli.options import (
+    load as load_requests,
 )
 from queuesmith.cli.output import check_file, write_whole
 from queuesmith.errors import ConfigError
@@ -30,7 +32,7 @@ def simulate(
     trace: str,
     *,
     policy: str = "fcfs",
-    rho: float | None = None,
+    load: Annotated[str, Parameter(name=["--load", "--rho"])] = "own",
     slo: str = "ttft=1.0,tpot=0.05",
     output_length: str = "noisy",
     horizon: float = math.inf,
@@ -49,8 +51,9 @@ def simulate(
         A file of requests, or NAME@model for modelled traffic (azure_2023_conv@model).
     policy
         A name or a file.
-    rho
-        Scale arrivals to this share of what the engine can carry; as they are when left out.
+    load
+        own (the trace's own rate), offered rate over what the engine carries (0.9, or light,
+        moderate, busy, knee, overload, heavy), or requests per second (6/s).
     slo
         Limits in seconds for goodput and attainment, ttft, tpot and e2el; or none.
     output_length
@@ -68,7 +71,7 @@ def simulate(
     """
     from queuesmith.engine import simulate
     from queuesmith.engine.idle import e2el_alone
-    from queuesmith.evaluate import scale_to_load
+    from queuesmith.evaluation.evaluate import parse_load, scale_to_load
     from queuesmith.metrics import summarize
 
     if requests is not None and requests.suffix not in (".parquet", ".csv"):
@@ -80,9 +83,9 @@ def simulate(
         raise ConfigError(f"--horizon must be above 0 seconds, got {horizon:g}")
     limits = parse_slo(slo)
     preset, notes = build_engine(engine or EngineOptions())
-    arrivals = load(trace, traffic or TrafficOptions(), seed)
-    if rho is not None:
-        arrivals = scale_to_load(arrivals, rho, preset.config, preset.step_time)
+    offered = parse_load(load)
+    arrivals = load_requests(trace, traffic or TrafficOptions(), seed)
+    arrivals = scale_to_load(arrivals, offered, preset.config, preset.step_time)
     result = simulate(
         arrivals,
         policy,

@@ -28,7 +28,7 @@ from queuesmith.engine.idle import e2el_alone
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, can_run, prepare
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.evaluate import DEADLINE_FACTOR, capacity, parse_loads
+from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, capacity, parse_loads
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy
 from queuesmith.windows import Window, offered_rate, scale_arrivals

@@ -20,7 +20,7 @@ from queuesmith.deploy.steps import StepWork
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, prepare
 from queuesmith.errors import ConfigError
-from queuesmith.evaluate import scale_to_load
+from queuesmith.evaluation.evaluate import Load, scale_to_load
 from queuesmith.traces.trace import Trace
 
 REGIMES = ("decode", "prefill", "mixed")
@@ -257,7 +257,7 @@ def mixed_traffic(
         np.clip(np.rint(prompts), 4, longest),
         np.clip(np.rint(outputs), 2, longest),
     )
-    trace = scale_to_load(trace, rho, config, step_time)
+    trace = scale_to_load(trace, Load("", rho), config, step_time)
     start = trace.arrival_time[0]
     keep = max(int(np.searchsorted(trace.arrival_time, start + seconds)), 20)
     trace = trace.take(slice(0, keep))

@@ -13,7 +13,7 @@ from queuesmith import numbers
 from queuesmith.deploy.ab import STOCK, ArmLoad, Cell, Turn, ttft_of
 from queuesmith.deploy.arms import Run
 from queuesmith.deploy.machine import adjusted, machine_ratio, quotient, uneven_pairs, within
-from queuesmith.evaluate import Samples
+from queuesmith.evaluation.samples import Samples
 from queuesmith.score import (
     MARGIN,
     MIN_WINDOWS,

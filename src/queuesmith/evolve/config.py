@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from queuesmith.documents import parse_toml, read_file
 from queuesmith.engine.step_time import Preset, get_preset
 from queuesmith.errors import ConfigError, did_you_mean
-from queuesmith.evaluate import Load, parse_loads
+from queuesmith.evaluation.evaluate import Load, parse_loads
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces.source import one_line
 from queuesmith.window_sets import PARTS

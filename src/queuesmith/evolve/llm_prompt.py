@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.evolve.archive import Archive
 from queuesmith.evolve.candidate import Parent
 from queuesmith.evolve.form import MAX_BYTES
 from queuesmith.evolve.tuning import Cell, CellResult, Scale
-from queuesmith.leaderboard import REFERENCE
 from queuesmith.policies.language import MATH_CONSTANTS, MATH_FUNCTIONS
 from queuesmith.request import ENGINE_FIELDS, REQUEST_FIELDS
 

@@ -18,7 +18,7 @@ from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.idle import e2el_alone
 from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import StepTime
-from queuesmith.evaluate import DEADLINE_FACTOR, capacity
+from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, capacity
 from queuesmith.metrics import e2el, ttft
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy

@@ -20,7 +20,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.engine import Workload, simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.step_time import StepTime
-from queuesmith.evaluate import Load, prepare_window
+from queuesmith.evaluation.evaluate import Load, pooled_rate, prepare_window
 from queuesmith.evolve.bounds import ROUNDING, least_mean_ttft, least_ttft
 from queuesmith.metrics import ttft
 from queuesmith.output_length import OutputLengthKnowledge
@@ -295,7 +295,7 @@ def prepare_traffic(
     output_length: OutputLengthKnowledge,
     seed: int = 0,
 ) -> Traffic:
-    """Set every window to every load, exactly as `queuesmith.evaluate.evaluate` does.
+    """Set every window to every load, exactly as `queuesmith.evaluation.evaluate.evaluate` does.
 
     Parameters
     ----------
@@ -317,9 +317,9 @@ def prepare_traffic(
     cells, workloads = [], []
     for window in windows:
         prepared = prepare_window(window, config, [], step_time, output_length, seed)
-        for load in sorted(loads, key=lambda load: -load.rho):
+        for load in sorted(loads, key=lambda load: -(load.rho or 0.0)):
             cells.append(Cell(window.index, load.name))
-            workloads.append(prepared.at(load, config))
+            workloads.append(prepared.at(load, config, pooled_rate([prepared])))
     names = {window.index: source for window, source in zip(windows, sources, strict=True)}
     return Traffic(tuple(cells), names, tuple(workloads), config, step_time)
 

@@ -1,7 +1,8 @@
-"""A comparison in the terminal: the answer, where it comes from, and two tables."""
+"""A comparison in the terminal: the answer, the leaderboard, one line of provenance."""
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
@@ -9,31 +10,59 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
+from queuesmith.answer import LoadRow, describe_broken
+from queuesmith.comparison import Comparison
+from queuesmith.evaluation.judge import Change
 
-#: From this many columns on, changes are shown with their intervals, and tails with reasons.
-WIDE = 96
-#: From this many columns on, there is room for TPOT and E2EL.
-WIDEST = 116
+#: Rows of the leaderboard that are shown without ``--full``.
+SHOWN = 5
 
 
-def print_comparison(document: Mapping[str, Any], console: Console) -> None:
-    """Print the answer, the origin, the leaderboard and the table of loads.
+@dataclass(frozen=True)
+class _Column:
+    """A column of numbers: a metric, and the statistic whose change colours it."""
+
+    heading: str
+    metric: str
+    form: Callable[[float | None], str]
+
+
+def _milliseconds(value: float | None) -> str:
+    return numbers.number(value, 1000)
+
+
+_COLUMNS = (
+    _Column("mean\nTTFT s", "ttft_mean", numbers.number),
+    _Column("p99\nTTFT s", "ttft_p99", numbers.number),
+    _Column("mean\nE2EL s", "e2el_mean", numbers.number),
+    _Column("p99 TPOT\nms", "tpot_p99", _milliseconds),
+    _Column("output\ntokens/s", "output_throughput", numbers.number),
+    _Column("SLO\nmet", "slo_attainment", numbers.share),
+)
+
+
+def print_comparison(comparison: Comparison, console: Console, *, full: bool = False) -> None:
+    """Print the answer, the leaderboard and where the numbers come from.
 
     Parameters
     ----------
-    document : mapping
-        What ``queuesmith compare --json`` prints.
+    comparison : Comparison
     console : rich.console.Console
-        Where to print; without a terminal it prints plain text. Below 96 columns the tables
-        leave out intervals and reasons.
+        Where to print; without a terminal it prints plain text.
+    full : bool
+        Every policy at every load, with the guards that each breaks.
     """
-    console.print(_answer(document))
-    console.print(_origin(document))
+    console.print(_answer(comparison))
     console.print()
-    console.print(_leaderboard(document, console.width))
-    console.print()
-    console.print(_loads(document, console.width))
-    for warning in document["warnings"]:
+    console.print(_leaderboard(comparison, full))
+    if full:
+        for load in comparison.config["loads"]:
+            console.print()
+            console.print(_load_table(comparison, load["name"]))
+        console.print()
+        console.print(_guards(comparison))
+    console.print(_origin(comparison))
+    for warning in comparison.warnings:
         console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
 
 
@@ -42,134 +71,142 @@ def plain(text: object) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in str(text))
 
 
-def _answer(document: Mapping[str, Any]) -> Text:
-    sentences = [plain(sentence) for sentence in document["answer"]["sentences"]]
-    answer = Text(sentences[0] if sentences else "No policy can be named.", "bold")
-    for sentence in sentences[1:]:
-        answer.append(f"\n{sentence}", "not bold")
+def short(policy: str) -> str:
+    """Return a policy's name with the values of its parameters and not their names."""
+    return re.sub(r"\w+=", "", plain(policy))
+
+
+def _answer(comparison: Comparison) -> Text:
+    first, *rest = comparison.answer.sentences
+    answer = Text(plain(comparison.answer.traffic)).append(f"\n{plain(first)}", "bold")
+    for sentence in rest:
+        answer.append(f"\n{plain(sentence)}", "not bold")
     return answer
 
 
-def _origin(document: Mapping[str, Any]) -> Text:
-    origin, config = document["origin"], document["config"]
-    color = "green" if origin["kind"] == "real" else "yellow"
-    line = Text(plain(origin["kind"]), f"bold {color}")
-    parts = [f" traffic: {plain(origin['source'])}, {origin['num_requests']:,} requests"]
+def _leaderboard(comparison: Comparison, full: bool) -> Table:
+    """Policies that may be recommended first; the numbers are of the load where the answer acts."""
+    goal = comparison.goal
+    load = shown_load(comparison)
+    table = _table(
+        f"Leaderboard by {goal.statistic.label} over all loads; numbers at {plain(load)} load"
+    )
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("policy", overflow="fold", min_width=14)
+    table.add_column("gain", justify="right", no_wrap=True)
+    for column in _shown(comparison):
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    table.add_column("guards\nbroken", justify="right", no_wrap=True)
+    rows = comparison.leaderboard if full else comparison.leaderboard[:SHOWN]
+    for row in rows:
+        name = Text(short(row.policy))
+        if row.policy == comparison.answer.policy:
+            name.stylize("bold green")
+        if row.kind != "policy":
+            name.append(f" [{plain(row.kind)}]", "dim")
+        table.add_row(
+            "-" if row.rank is None else str(row.rank),
+            name,
+            gain(comparison, row.gains[goal.name]),
+            *_numbers(comparison, row.policy, load),
+            Text(str(len(row.broken)), "red" if row.broken else ""),
+        )
+    left = len(comparison.leaderboard) - len(rows)
+    if left:
+        table.caption = f"{left} more with --full; a policy that breaks a guard is never the answer"
+    return table
+
+
+def gain(comparison: Comparison, change: Change) -> str:
+    """Return a goal's mean change over loads."""
+    relative = comparison.goal.statistic.relative
+    return numbers.change(change.change) if relative else numbers.points(change.change)
+
+
+def shown_load(comparison: Comparison) -> str:
+    """Return the load to show first: where the answer acts, else the trace's own rate."""
+    names = [str(load["name"]) for load in comparison.config["loads"]]
+    better = comparison.answer.loads
+    return better[0] if better else names[0]
+
+
+def _shown(comparison: Comparison) -> list[_Column]:
+    """Leave out what is undefined throughout, such as attainment without an SLO."""
+    return [
+        column
+        for column in _COLUMNS
+        if any(row.metrics[column.metric] == row.metrics[column.metric] for row in comparison.loads)
+    ]
+
+
+def _numbers(comparison: Comparison, policy: str, load: str) -> list[Text]:
+    row = next(row for row in comparison.loads if (row.policy, row.load) == (policy, load))
+    return [_cell(row, column) for column in _shown(comparison)]
+
+
+def _cell(row: LoadRow, column: _Column) -> Text:
+    broken = column.metric in row.broken
+    return Text(column.form(row.metrics[column.metric]), "red" if broken else "")
+
+
+def _load_table(comparison: Comparison, load: str) -> Table:
+    rows = [row for row in comparison.loads if row.load == load]
+    rate = numbers.number(rows[0].rate)
+    table = _table(f"{plain(load)}: rho {rows[0].rho:.2f}, {rate} requests/s")
+    table.add_column("policy", overflow="fold", min_width=14)
+    table.add_column("change", justify="right", no_wrap=True)
+    columns = _shown(comparison)
+    for column in columns:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    name = comparison.goal.statistic.name
+    for row in rows:
+        table.add_row(
+            short(row.policy),
+            gain(comparison, row.changes[name]),
+            *[_cell(row, column) for column in columns],
+        )
+    return table
+
+
+def _guards(comparison: Comparison) -> Text:
+    told: list[str] = []
+    for row in comparison.leaderboard:
+        if row.broken:
+            told.append(f"{row.policy} breaks:")
+            told += [f"  {describe_broken(one)}" for one in row.broken]
+    return Text("\n".join(map(plain, told)))
+
+
+def _origin(comparison: Comparison) -> Text:
+    origin, config = comparison.origin, comparison.config
+    line = Text(plain(origin["kind"]), "green" if origin["kind"] == "real" else "yellow")
+    parts = [f" traffic {plain(origin['source'])}, {origin['num_requests']:,} requests"]
     dropped = sum(origin["dropped"].values())
     if dropped:
         parts.append(f" ({dropped:,} left out)")
-    parts.append(f"; engine: {plain(config['preset'])} ({plain(config['provenance'])})")
-    if config.get("router"):  # documents of older versions do not say
+    parts.append(f"; {plain(config['preset'])} ({plain(config['provenance'])})")
+    if config["router"]:
         parts.append(f"; {config['replicas']} replicas, router {plain(config['router'])}")
-    if config.get("closed_loop"):
+    if config["closed_loop"]:
         parts.append("; later turns wait for answers")
     limits = [f"{name} {limit:g} s" for name, limit in (config["slo"] or {}).items() if limit]
-    loads = ", ".join(f"{load['name']} {_number(load['rho'])}" for load in config["loads"])
     parts.append(
-        f"; {config['num_windows']} windows of {config['window_len']:,}; loads {plain(loads)}; "
+        f"; {config['num_windows']} windows of {config['window_len']:,}; "
         f"SLO {', '.join(limits) or 'none'}; seed {config['seed']}. "
         f"{plain(config['output_length'])}"
     )
     return line.append("".join(parts), "none")
 
 
-def _number(value: float | None) -> str:
-    return numbers.UNDEFINED if value is None else f"{value:g}"
-
-
-def _leaderboard(document: Mapping[str, Any], width: int) -> Table:
-    table = _table(
-        f"Leaderboard (score: {plain(document['config']['reference'])} = 0, higher is better)"
-    )
-    table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("policy", overflow="fold")
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("95 % interval", justify="right", no_wrap=True)
-    table.add_column("won-tied-lost", justify="right", no_wrap=True)
-    table.add_column("tail violations", overflow="fold")
-    for row in document["leaderboard"]:
-        name = Text(plain(row["policy"]))
-        if row["policy"] == document["answer"]["policy"]:
-            name.stylize("bold green")
-        if row["kind"] != "policy":
-            name.append(f" [{plain(row['kind'])}]", "dim")
-        interval = ""
-        if row["score_low"] is not None and row["score_high"] is not None:
-            interval = f"{numbers.score(row['score_low'])} to {numbers.score(row['score_high'])}"
-        tail = Text(numbers.count(row["tail_violations"]), "red" if row["tail_violations"] else "")
-        if row["tail_reasons"]:
-            more = len(row["tail_reasons"]) - 1
-            reason = plain(row["tail_reasons"][0]) + (f" (+{more} more)" if more else "")
-            if width >= WIDE:
-                tail.append(f": {reason}", "none")
-        table.add_row(
-            numbers.count(row["rank"]),
-            name,
-            numbers.score(row["score"]),
-            interval,
-            "-".join(numbers.count(row[key]) for key in ("wins", "ties", "losses")),
-            tail,
-        )
-    return table
-
-
-def _loads(document: Mapping[str, Any], width: int) -> Table:
-    reference = plain(document["config"]["reference"])
-    table = _table(f"TTFT by load (left: change against {reference}; right: seconds)")
-    table.add_column("load / policy", overflow="fold", min_width=12)
-    with_slo = any(row["slo_attainment"] is not None for row in document["loads"])
-    headings = ["mean", "p99", "mean s", "p99 s"]
-    headings += ["TPOT ms", "E2EL s"] if width >= WIDEST else []
-    for heading in headings + (["SLO met"] if with_slo else []):
-        table.add_column(heading, justify="right", no_wrap=True)
-    ranks = {row["policy"]: place for place, row in enumerate(document["leaderboard"])}
-    for load in document["config"]["loads"]:
-        label = plain(load["name"])
-        if load["rho"] is not None:
-            label += f" (rho {load['rho']:g})"
-        table.add_row(Text(label, "bold"))
-        rows = [row for row in document["loads"] if row["load"] == load["name"]]
-        rows.sort(key=lambda row: ranks.get(row["policy"], len(ranks)))
-        for place, row in enumerate(rows):
-            same = row["policy"] == document["config"]["reference"]
-            cells: list[str | Text] = [
-                numbers.UNDEFINED if same else _change(row, "mean_change", width >= WIDE),
-                numbers.UNDEFINED if same else _change(row, "p99_change", width >= WIDE),
-                numbers.number(row["ttft_mean"]),
-                numbers.number(row["ttft_p99"]),
-            ]
-            if width >= WIDEST:
-                cells.append(numbers.number(row["tpot_mean"], 1000))
-                cells.append(numbers.number(row["e2el_mean"]))
-            if with_slo:
-                cells.append(numbers.share(row["slo_attainment"]))
-            name = Text("  " + plain(row["policy"]))
-            table.add_row(name, *cells, end_section=place == len(rows) - 1)
-    return table
-
-
-def _change(row: Mapping[str, Any], name: str, wide: bool) -> Text:
-    """Return a change with its interval, green or red where the interval excludes none."""
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    color = ""
-    if high is not None and high < 0:
-        color = "green"
-    elif low is not None and low > 0:
-        color = "red"
-    text = Text(numbers.change(row[name]), color)
-    if wide and low is not None and high is not None:
-        low_text, high_text = (numbers.change(end).removesuffix(" %") for end in (low, high))
-        text.append(f" [{low_text}, {high_text}]", "dim")
-    return text
-
-
-def _table(title: str) -> Table:
+def _table(title: str, columns: Sequence[str] = ()) -> Table:
     return Table(
+        *columns,
         title=title,
         title_justify="left",
         title_style="bold",
+        caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
-        padding=(0, 1),
+        padding=(0, 1, 0, 0),
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from queuesmith.config import Slo
 from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import Preset
-from queuesmith.evaluate import Load, evaluate
+from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.metrics import METRICS, anwg, queued_time, ttft
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy

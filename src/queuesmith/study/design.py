@@ -17,7 +17,7 @@ from queuesmith.config import Slo
 from queuesmith.documents import parse_toml
 from queuesmith.engine.step_time import Preset
 from queuesmith.errors import ConfigError
-from queuesmith.evaluate import Load
+from queuesmith.evaluation.evaluate import Load
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy
 from queuesmith.policies.policy import load_text

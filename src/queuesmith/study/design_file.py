@@ -12,7 +12,7 @@ from queuesmith.config import Slo
 from queuesmith.documents import read_file
 from queuesmith.engine.step_time import Preset, get_preset
 from queuesmith.errors import ConfigError, QueuesmithError, TraceError, did_you_mean
-from queuesmith.evaluate import Load, parse_loads
+from queuesmith.evaluation.evaluate import Load, parse_loads
 from queuesmith.metrics import METRICS
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy

@@ -22,7 +22,8 @@ from queuesmith.engine.idle import e2el_alone
 from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
-from queuesmith.metrics import METRICS, slowdown, summarize, ttft
+from queuesmith.evaluation.samples import Samples, pool
+from queuesmith.metrics import METRICS, summarize
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
 from queuesmith.traces.block_hashes import BlockHashes
@@ -45,70 +46,102 @@ DEADLINE_FACTOR = 5.0
 
 @dataclass(frozen=True)
 class Load:
-    """A load: offered rate over what the engine can carry under FCFS."""
+    """How fast requests arrive, given in one of three ways.
+
+    Attributes
+    ----------
+    name : str
+    rho : float or None
+        Offered rate over what the engine carries under FCFS: each window is brought to it.
+    rate : float or None
+        Requests/s of all windows together, which are sped up by one factor.
+
+    Without either, requests arrive as they did.
+    """
 
     name: str
-    rho: float
+    rho: float | None = None
+    rate: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.rho <= 100.0:
+        if self.rho is not None and not 0.0 < self.rho <= 100.0:
             raise ConfigError(f"a load must be above 0 and at most 100, got {self.rho!r}")
+        if self.rate is not None and not 0.0 < self.rate <= 1e6:
+            raise ConfigError(f"a rate must be above 0 and at most 1e6/s, got {self.rate!r}/s")
 
 
-def parse_loads(loads: str | Iterable[str | float | Load]) -> list[Load]:
-    """Read loads given by region name or as a number.
+#: The trace's own rate.
+OWN = Load("own")
+
+
+def parse_load(text: str) -> Load:
+    """Read one load: own, the name of a region, rho as a number, or requests/s as in ``6/s``.
 
     Raises
     ------
     ConfigError
-        If a load is neither, or is given twice.
+        If it is none of these.
 
     Examples
     --------
-    >>> parse_loads("moderate,0.9")
-    [Load(name='moderate', rho=0.6), Load(name='0.9', rho=0.9)]
+    >>> parse_load("6/s")
+    Load(name='6/s', rho=None, rate=6.0)
+    """
+    text = text.strip()
+    if text == OWN.name:
+        return OWN
+    if text in LOADS:
+        return Load(text, LOADS[text])
+    number = text.removesuffix("/s")
+    try:
+        value = float(number)
+    except ValueError:
+        raise ConfigError(
+            f"there is no load {text!r}.{did_you_mean(text, [OWN.name, *LOADS])} Give own (the "
+            f"trace's own rate), one of {', '.join(LOADS)}, offered rate over capacity such as "
+            "0.9, or requests per second such as 6/s"
+        ) from None
+    return Load(text, value) if number == text else Load(text, rate=value)
+
+
+def parse_loads(loads: str | Iterable[str | float | Load]) -> list[Load]:
+    """Read loads, given as in `parse_load`.
+
+    Raises
+    ------
+    ConfigError
+        If a load is none, or is given twice.
+
+    Examples
+    --------
+    >>> [load.name for load in parse_loads("own,moderate,0.9,6/s")]
+    ['own', 'moderate', '0.9', '6/s']
     """
     items = loads.split(",") if isinstance(loads, str) else list(loads)
-    parsed = []
-    for item in items:
-        if isinstance(item, Load):
-            parsed.append(item)
-            continue
-        text = str(item).strip()
-        try:
-            parsed.append(Load(text, LOADS[text] if text in LOADS else float(text)))
-        except ValueError as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(
-                f"there is no load {text!r}.{did_you_mean(text, LOADS)} Give a number such as 0.9 "
-                f"or one of {', '.join(LOADS)}"
-            ) from None
+    parsed = [item if isinstance(item, Load) else parse_load(str(item)) for item in items]
     if not parsed:
-        raise ConfigError("no load was given; name one such as knee or 0.9")
-    if len({load.rho for load in parsed}) < len(parsed):
+        raise ConfigError("no load was given; name one such as knee, 0.9 or 6/s")
+    if len({(load.rho, load.rate) for load in parsed}) < len(parsed):
         raise ConfigError(f"a load is given twice: {', '.join(load.name for load in parsed)}")
     return parsed
 
 
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """What each request of one (policy, load) experienced, pooled over windows.
-
-    Row k is the same request under every policy of that load.
+@dataclass(frozen=True)
+class Offered:
+    """What a load comes to on an engine.
 
     Attributes
     ----------
-    ttft, slowdown : (num_requests,) float64
-        Seconds, and E2EL over E2EL alone on an idle engine; NaN when it did not finish.
-    prompt_len, output_len, window : (num_requests,) int64
+    name : str
+    rho : float
+        Offered rate over capacity, all windows together.
+    rate : float
+        Requests/s.
     """
 
-    ttft: NDArray[np.float64]
-    slowdown: NDArray[np.float64]
-    prompt_len: NDArray[np.int64]
-    output_len: NDArray[np.int64]
-    window: NDArray[np.int64]
+    name: str
+    rho: float
+    rate: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +154,10 @@ class Evaluation:
         One row per (policy, load, window): `policy`, `load`, `rho`, `window`, then `METRICS`, then
         what else was measured.
     samples : mapping of (policy, load) to Samples
+    loads : tuple of Offered
+        What each load came to.
+    own : Offered
+        The traffic at its own rate.
     capacity : (num_windows,) float64
         Requests/s that the engine, or all replicas of it, carries of each window.
     num_dropped, num_truncated : int
@@ -129,6 +166,8 @@ class Evaluation:
 
     cells: pa.Table
     samples: Mapping[tuple[str, str], Samples]
+    loads: tuple[Offered, ...]
+    own: Offered
     capacity: NDArray[np.float64]
     num_dropped: int
     num_truncated: int
@@ -173,9 +212,12 @@ def _repeat_hashes(hashes: BlockHashes | None, repeats: int) -> BlockHashes | No
     return BlockHashes(np.concatenate([[0], offsets]), numbers, hashes.block_size)
 
 
-def scale_to_load(trace: Trace, rho: float, config: EngineConfig, step_time: StepTime) -> Trace:
-    """Return the same requests arriving at `rho` times what the engine carries of them."""
-    load = Load(f"{rho:g}", rho)
+def scale_to_load(trace: Trace, load: Load, config: EngineConfig, step_time: StepTime) -> Trace:
+    """Return the same requests arriving at a load."""
+    if load.rate is not None:
+        return scale_arrivals(trace, offered_rate(trace) / load.rate)
+    if load.rho is None:
+        return trace
     runnable = trace.take(np.flatnonzero(can_run(trace, config)))
     carried = capacity(runnable if len(runnable) else trace, config, step_time)
     return scale_arrivals(trace, offered_rate(trace) / (load.rho * carried))
@@ -251,8 +293,9 @@ def evaluate(
     ]
 
     keys = list(product(policies, loads, range(len(windows))))
+    own_rate = pooled_rate(prepared)
     workloads = {
-        (load, index, own): prepared[index].at(load, own)
+        (load, index, own): prepared[index].at(load, own, own_rate)
         for load, index, own in product(loads, range(len(windows)), set(configs.values()))
     }
 
@@ -269,10 +312,11 @@ def evaluate(
             progress(len(done))
     runs = [done[place] for place in range(len(tasks))]
 
+    offered = {load: offer(load, prepared) for load in loads}
     columns: dict[str, list[object]] = {
         "policy": [policy.name for policy, _, _ in keys],
         "load": [load.name for _, load, _ in keys],
-        "rho": [load.rho for _, load, _ in keys],
+        "rho": [offered[load].rho for _, load, _ in keys],
         "window": [windows[index].index for _, _, index in keys],
     }
     for name in runs[0][1] if runs else METRICS:
@@ -281,10 +325,17 @@ def evaluate(
     for place in range(0, len(keys), len(windows)):
         policy, load, _ = keys[place]
         results = [result for result, _ in runs[place : place + len(windows)]]
-        samples[policy.name, load.name] = _pool(results, prepared, windows)
+        samples[policy.name, load.name] = pool(
+            results,
+            [window.alone for window in prepared],
+            [window.index for window in windows],
+            slo,
+        )
     return Evaluation(
         cells=pa.table(columns),
         samples=samples,
+        loads=tuple(offered.values()),
+        own=offer(OWN, prepared),
         capacity=np.array([window.capacity for window in prepared]),
         num_dropped=sum(window.num_dropped for window in prepared),
         num_truncated=sum(window.workload.num_truncated for window in prepared),
@@ -329,12 +380,36 @@ class PreparedWindow:
     capacity: float
     num_dropped: int
 
-    def at(self, load: Load, config: EngineConfig) -> Workload:
-        """Return the requests at a load, as an engine runs them."""
+    def at(self, load: Load, config: EngineConfig, own_rate: float) -> Workload:
+        """Return the requests at a load, as an engine runs them.
+
+        `own_rate` is that of all windows together, from `pooled_rate`.
+        """
         trace = self.workload.trace
-        scaled = scale_arrivals(trace, offered_rate(trace) / (load.rho * self.capacity))
-        scaled = replace(scaled, deadline=scaled.arrival_time + self.slack)
-        return prepare(scaled, config, self.workload.predicted_output_tokens)
+        if load.rho is not None:
+            trace = scale_arrivals(trace, offered_rate(trace) / (load.rho * self.capacity))
+        elif load.rate is not None:
+            trace = scale_arrivals(trace, own_rate / load.rate)
+        trace = replace(trace, deadline=trace.arrival_time + self.slack)
+        return prepare(trace, config, self.workload.predicted_output_tokens)
+
+
+def pooled_rate(windows: Sequence[PreparedWindow]) -> float:
+    """Return the requests/s of all windows together: gaps over duration."""
+    traces = [window.workload.trace for window in windows]
+    num_gaps = sum(map(len, traces)) - len(traces)
+    return num_gaps / sum((len(trace) - 1) / offered_rate(trace) for trace in traces)
+
+
+def offer(load: Load, windows: Sequence[PreparedWindow]) -> Offered:
+    """Say what a load comes to, all windows together."""
+    sizes = np.array([len(window.workload.trace) for window in windows], np.float64)
+    capacities = np.array([window.capacity for window in windows])
+    carried = float(sizes.sum() / (sizes / capacities).sum())
+    if load.rho is not None:
+        return Offered(load.name, load.rho, load.rho * carried)
+    rate = load.rate or pooled_rate(windows)
+    return Offered(load.name, rate / carried, rate)
 
 
 def prepare_window(
@@ -377,23 +452,4 @@ def prepare_window(
         slack=slack,
         capacity=num_replicas * capacity(trace, config, step_time),
         num_dropped=len(window.trace) - len(trace),
-    )
-
-
-def _pool(
-    results: Sequence[Result], prepared: Sequence[PreparedWindow], windows: Sequence[Window]
-) -> Samples:
-    return Samples(
-        ttft=np.concatenate([ttft(result) for result in results]),
-        slowdown=np.concatenate(
-            [
-                slowdown(result, window.alone)
-                for result, window in zip(results, prepared, strict=True)
-            ]
-        ),
-        prompt_len=np.concatenate([result.requests.prompt_len for result in results]),
-        output_len=np.concatenate([result.requests.output_len for result in results]),
-        window=np.repeat(
-            [window.index for window in windows], [len(result.requests) for result in results]
-        ),
     )

@@ -1,0 +1,439 @@
+"""How policies stand beside the reference on the same windows: changes, guards, and who wins."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from queuesmith.evaluation.goals import GOALS, LEAST_FOR_P999, MARGIN, Goal, Guard
+from queuesmith.evaluation.samples import Floats, Ints, Samples
+from queuesmith.evaluation.statistics import STATISTICS, Statistic, class_means, draw_weights
+from queuesmith.policies import Policy
+from queuesmith.stats import holm, sign_test
+from queuesmith.stats.intervals import LEVEL, Draws, combine, difference
+
+REFERENCE = "fcfs"
+#: Windows without ties that a sign test needs: with fewer even a clean sweep proves little.
+MIN_WINDOWS = 8
+
+
+@dataclass(frozen=True)
+class Change:
+    """A statistic beside the reference's.
+
+    Attributes
+    ----------
+    value, reference : float
+        In the statistic's unit.
+    change, low, high : float
+        Relative (0.1: 10 % more) or, of a share, the difference; with its 95 % interval, NaN
+        for a single window.
+    """
+
+    value: float
+    reference: float
+    change: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class BrokenGuard:
+    """A guard that a policy broke at one load.
+
+    Attributes
+    ----------
+    guard, label : str
+        The guard's name, and the statistic as sentences have it.
+    load : str
+    change : Change
+    excess : float
+        By how much the change is beyond the margin.
+    relative : bool
+    """
+
+    guard: str
+    label: str
+    load: str
+    change: Change
+    excess: float
+    relative: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """A policy beside the reference at one load.
+
+    Attributes
+    ----------
+    changes : mapping of str to Change
+        By name of statistic.
+    broken : tuple of BrokenGuard
+    wins, ties, losses : int
+        Windows, by the goal's statistic, outside and within 1 % of the reference's.
+    p_value : float
+        Exact two-sided sign test over windows; NaN with fewer than `MIN_WINDOWS` without ties.
+    draws : mapping of str to Draws
+        Of each goal, so that policies can be compared with each other.
+    """
+
+    changes: Mapping[str, Change]
+    broken: tuple[BrokenGuard, ...]
+    wins: int
+    ties: int
+    losses: int
+    p_value: float
+    draws: Mapping[str, Draws] = field(repr=False)
+
+
+def beside(
+    samples: Samples,
+    reference: Samples,
+    *,
+    load: str,
+    goal: Goal,
+    guards: Sequence[Guard],
+    weights: Ints,
+    base: Mapping[str, Floats] | None = None,
+) -> Beside:
+    """Lay one policy beside the reference at one load.
+
+    Parameters
+    ----------
+    samples, reference : Samples
+        Of the same requests.
+    load : str
+        Its name.
+    goal : Goal
+    guards : sequence of Guard
+    weights : (1 + draws, num_windows) int64
+        From `draw_weights`, the same ones for every policy and load of these windows.
+    base : mapping of str to (1 + draws,) float64, optional
+        The reference's values by statistic, from `base_values`.
+    """
+    base = base_values(reference, weights) if base is None else base
+    changes: dict[str, Change] = {}
+    draws: dict[str, Draws] = {}
+    for statistic in STATISTICS.values():
+        contrast = statistic.contrast(samples, reference, weights, base[statistic.name])
+        draws[statistic.name] = contrast
+        changes[statistic.name] = _change(statistic, samples, weights, base, contrast)
+    broken = []
+    for guard in guards:
+        if guard.name in STATISTICS:
+            if guard.name == "ttft_p999" and len(reference.ttft) < LEAST_FOR_P999:
+                continue
+            statistic = STATISTICS[guard.name]
+            broken += _broken(guard, statistic, changes[guard.name], load)
+        else:
+            broken += _broken_classes(guard, samples, reference, weights, load)
+    wins, ties, losses = _window_counts(goal.statistic, samples, reference)
+    enough = wins + losses >= MIN_WINDOWS
+    return Beside(
+        changes=changes,
+        broken=tuple(broken),
+        wins=wins,
+        ties=ties,
+        losses=losses,
+        p_value=sign_test(wins, losses) if enough else math.nan,
+        draws={one.name: draws[one.statistic.name] for one in GOALS.values()},
+    )
+
+
+def base_values(reference: Samples, weights: Ints) -> dict[str, Floats]:
+    """Return the reference's values for every draw, by statistic."""
+    return {name: one.values(reference, weights) for name, one in STATISTICS.items()}
+
+
+def _change(
+    statistic: Statistic,
+    samples: Samples,
+    weights: Ints,
+    base: Mapping[str, Floats],
+    contrast: Draws,
+    level: float = LEVEL,
+) -> Change:
+    low, high = contrast.interval(level)
+    change, low, high = _as_changes(statistic, (contrast.estimate, low, high))
+    value = float(statistic.values(samples, weights[:1])[0])
+    return Change(value, float(base[statistic.name][0]), change, low, high)
+
+
+def _as_changes(statistic: Statistic, ends: Sequence[float]) -> list[float]:
+    """Turn log ratios into relative changes; differences of shares stay what they are."""
+    if not statistic.relative:
+        return list(ends)
+    with np.errstate(over="ignore"):
+        return [float(end) for end in np.expm1(np.array(ends))]
+
+
+def _broken(guard: Guard, statistic: Statistic, change: Change, load: str) -> list[BrokenGuard]:
+    worse = statistic.worse(change.change)
+    surely = statistic.worse(change.low if statistic.better == "lower" else change.high)
+    gap = statistic.worse(change.value - change.reference)
+    if not (worse > guard.margin and surely > 0 and gap > guard.least):
+        return []
+    return [
+        BrokenGuard(
+            guard.name, statistic.label, load, change, worse - guard.margin, statistic.relative
+        )
+    ]
+
+
+def _broken_classes(
+    guard: Guard, samples: Samples, reference: Samples, weights: Ints, load: str
+) -> list[BrokenGuard]:
+    """Return the class that is worst off, if the guard is broken for one (Bonferroni)."""
+    column = guard.name.removesuffix("_ttft")
+    classes = class_means(column, reference)  # type: ignore[arg-type]
+    found: list[BrokenGuard] = []
+    for statistic in classes:
+        base = {statistic.name: statistic.values(reference, weights)}
+        contrast = statistic.contrast(samples, reference, weights, base[statistic.name])
+        level = 1 - (1 - LEVEL) / len(classes)
+        change = _change(statistic, samples, weights, base, contrast, level)
+        found += _broken(guard, statistic, change, load)
+    return sorted(found, key=lambda one: -one.excess)[:1]
+
+
+def _window_counts(
+    statistic: Statistic, samples: Samples, reference: Samples
+) -> tuple[int, int, int]:
+    each = np.eye(len(samples.windows), dtype=np.int64)
+    mine, other = statistic.values(samples, each), statistic.values(reference, each)
+    bar = MARGIN * other if statistic.relative else MARGIN
+    worse = (mine - other) * (1 if statistic.better == "lower" else -1)
+    wins, losses = int((worse < -bar).sum()), int((worse > bar).sum())
+    return wins, int((~np.isnan(worse)).sum()) - wins - losses, losses
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """One policy beside the reference over all loads.
+
+    Attributes
+    ----------
+    policy : Policy
+    kind : {"policy", "bundle", "oracle"}
+        A bundle brings engine settings of its own; an oracle knows what no server does.
+    gain : mapping of str to Change
+        By goal: the mean change over loads (of ratios, the geometric mean).
+    loads : mapping of str to Beside
+        By name of load.
+    """
+
+    policy: Policy
+    kind: str
+    gain: Mapping[str, Change]
+    loads: Mapping[str, Beside]
+
+    @property
+    def broken(self) -> list[BrokenGuard]:
+        """Return every guard that is broken at any load."""
+        return [one for each in self.loads.values() for one in each.broken]
+
+    @property
+    def eligible(self) -> bool:
+        """Whether it may be recommended: an order that can be deployed and breaks no guard."""
+        return self.kind == "policy" and not self.broken
+
+    def better_at(self, goal: Goal, load: str) -> bool:
+        """Tell whether the goal is surely better by more than a tie at a load."""
+        change = self.loads[load].changes[goal.statistic.name]
+        end = change.high if goal.statistic.better == "lower" else change.low
+        return goal.statistic.worse(end) < -MARGIN
+
+    def worth(self, goal: Goal) -> float:
+        """Return the mean gain over loads, above 0 for the better; -inf where it is undefined."""
+        gain = -goal.statistic.worse(self.gain[goal.name].change)
+        return gain if math.isfinite(gain) else -math.inf
+
+
+def kind_of(policy: Policy) -> str:
+    """Return policy, or what sets it apart: bundle (own settings) or oracle (undeployable)."""
+    if policy.oracle:
+        return "oracle"
+    return "bundle" if policy.is_bundle else "policy"
+
+
+def judge(
+    policies: Sequence[Policy],
+    loads: Sequence[str],
+    samples: Mapping[tuple[str, str], Samples],
+    *,
+    goal: Goal,
+    guards: Sequence[Guard],
+    seed: int,
+) -> list[Standing]:
+    """Judge every policy against the reference: those that may be recommended first, then by goal.
+
+    Parameters
+    ----------
+    policies : sequence of Policy
+        The reference, :data:`REFERENCE`, among them.
+    loads : sequence of str
+    samples : mapping of (policy, load) to Samples
+        Of the same windows at every load.
+    goal : Goal
+    guards : sequence of Guard
+    seed : int
+        Of the draws of windows.
+    """
+    num_windows = len(samples[REFERENCE, loads[0]].windows)
+    weights = draw_weights(num_windows, seed)
+    base = {load: base_values(samples[REFERENCE, load], weights) for load in loads}
+    standings = []
+    for policy in policies:
+        each = {
+            load: beside(
+                samples[policy.name, load],
+                samples[REFERENCE, load],
+                load=load,
+                goal=goal,
+                guards=guards,
+                weights=weights,
+                base=base[load],
+            )
+            for load in loads
+        }
+        gain = {one.name: _gain(one, each) for one in GOALS.values()}
+        standings.append(Standing(policy, kind_of(policy), gain, each))
+    return sorted(
+        _adjusted(standings),
+        key=lambda one: (not one.eligible, -one.worth(goal), one.policy.name),
+    )
+
+
+def _gain(goal: Goal, loads: Mapping[str, Beside]) -> Change:
+    combined = combine([each.draws[goal.name] for each in loads.values()])
+    ends = (combined.estimate, *combined.interval())
+    return Change(math.nan, math.nan, *_as_changes(goal.statistic, ends))
+
+
+def _adjusted(standings: Sequence[Standing]) -> list[Standing]:
+    """Adjust the sign tests of each policy for its number of loads (Holm)."""
+    found = []
+    for one in standings:
+        tested = [load for load, each in one.loads.items() if not math.isnan(each.p_value)]
+        adjusted = holm([one.loads[load].p_value for load in tested])
+        loads = dict(one.loads)
+        for load, p_value in zip(tested, adjusted.tolist(), strict=True):
+            loads[load] = replace(loads[load], p_value=p_value)
+        found.append(replace(one, loads=loads))
+    return found
+
+
+@dataclass(frozen=True)
+class Winner:
+    """Who wins for one goal.
+
+    Attributes
+    ----------
+    goal : str
+    policy : str
+        The reference where nothing is surely better.
+    tied : tuple of str
+        Others that would do as well: their difference to it is not sure, or a tie.
+    gain : Change
+        Over all loads.
+    """
+
+    goal: str
+    policy: str
+    tied: tuple[str, ...]
+    gain: Change
+
+
+def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | None = None) -> Winner:
+    """Name the best policy that breaks no guard and is surely better somewhere, and its ties.
+
+    Parameters
+    ----------
+    standings : sequence of Standing
+    goal : Goal
+    loads : sequence of str, optional
+        Only these: then only guards broken there count, too.
+    """
+    names = list(standings[0].loads) if loads is None else list(loads)
+
+    def able(one: Standing) -> bool:
+        clean = all(not one.loads[load].broken for load in names)
+        return (
+            one.kind == "policy"
+            and clean
+            and one.policy.name != REFERENCE
+            and any(one.better_at(goal, load) for load in names)
+        )
+
+    def draws(one: Standing) -> Draws:
+        return combine([one.loads[load].draws[goal.name] for load in names])
+
+    reference = next(one for one in standings if one.policy.name == REFERENCE)
+    sign = 1 if goal.statistic.better == "lower" else -1
+    candidates = [one for one in standings if able(one) and sign * draws(one).estimate < 0]
+    if not candidates:
+        return Winner(goal.name, REFERENCE, (), reference.gain[goal.name])
+    ordered = sorted(candidates, key=lambda one: (sign * draws(one).estimate, one.policy.name))
+    best = ordered[0]
+    tied = [one.policy.name for one in ordered[1:] if _as_good(draws(one), draws(best), sign)]
+    return Winner(
+        goal.name,
+        best.policy.name,
+        tuple(tied),
+        _gain(goal, {load: best.loads[load] for load in names}),
+    )
+
+
+def _as_good(one: Draws, best: Draws, sign: int) -> bool:
+    """Tell whether a policy is not surely behind the best, or by no more than the margin."""
+    behind = difference(one, best)
+    low, high = behind.interval()
+    least = low if sign > 0 else -high
+    return not (sign * behind.estimate > MARGIN and least > 0)
+
+
+def gain_and_excess(
+    samples: Samples, reference: Samples, goal: Goal, guards: Sequence[Guard], weights: Ints
+) -> tuple[Floats, Floats]:
+    """Return the goal's gain and the worst excess over all guards, for each row of weights.
+
+    The gain is a log ratio, or of a share the difference; above 0 is better. The excess is 0 up to
+    half a guard's margin and 1 from the whole margin on, so that a search is warned before the
+    guard breaks. It looks at point estimates: a search cannot afford intervals.
+    """
+    change = goal.statistic.contrast(samples, reference, weights).values
+    gain = -change if goal.statistic.better == "lower" else change
+    excess = np.zeros(len(weights))
+    for guard in guards:
+        statistic = STATISTICS.get(guard.name)
+        if statistic is None:
+            continue  # classes are judged, not searched by
+        if guard.name == "ttft_p999" and len(reference.ttft) < LEAST_FOR_P999:
+            continue
+        mine, other = statistic.values(samples, weights), statistic.values(reference, weights)
+        sign = 1.0 if statistic.better == "lower" else -1.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            worse = sign * (mine / other - 1 if statistic.relative else mine - other)
+            ramp = _ramp(worse, guard.margin)
+        if guard.least:
+            ramp = np.minimum(ramp, _ramp(sign * (mine - other), guard.least))
+        excess = np.maximum(excess, np.nan_to_num(ramp, nan=0.0, posinf=1.0))
+    return gain, excess
+
+
+def _ramp(worse: Floats, margin: float) -> Floats:
+    if margin <= 0:
+        return (worse > 0).astype(np.float64)
+    return np.asarray(np.clip(2 * worse / margin - 1, 0.0, 1.0))
+
+
+def search_score(gain: Floats, excess: Floats) -> Floats:
+    """Return ``G - (max(G, 0) + 1) min(1, V)``: continuous, and below 0 where a guard is broken.
+
+    Parameters
+    ----------
+    gain, excess : float64
+        From `gain_and_excess`, of one configuration or averaged and largest over several.
+    """
+    return gain - (np.maximum(gain, 0.0) + 1.0) * np.minimum(1.0, excess)
