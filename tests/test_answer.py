@@ -1,45 +1,82 @@
 """The answer, from standings whose outcome is known by construction."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from constructed import FCFS, HEAVY, KNEE, LIGHT, make_evaluation, make_policy, stand
-from queuesmith.answer import answer, warnings
+from constructed import FCFS, HEAVY, KNEE, OWN, make_evaluation, make_policy, make_samples, stand
+from queuesmith.answer import answer, leaderboard, load_rows, warnings
 from queuesmith.config import EngineConfig
+from queuesmith.evaluation.goals import GOALS
+from queuesmith.metrics import METRICS
 from queuesmith.traces import Origin, Trace
 from queuesmith.traces.block_hashes import BlockHashes
 
-HALF = {"knee": FCFS / 2}
-SAME = {"knee": FCFS}
+BASE = make_samples(FCFS)
+SAME = {"knee": BASE}
+HALF = {"knee": make_samples(FCFS / 2)}
 REAL = Trace([0.0, 1.0], [10, 10], [5, 5], client=[0, 1])
 MODELLED = REAL.with_origin(kind="modelled")
 
 
-def ask(ttft, trace=REAL, step=0.01, **options):
-    standings, rows = stand(ttft, **options)
-    return answer(standings, rows, trace, step)
+def fast(factor):
+    return make_samples(FCFS * factor)
+
+
+def starving():
+    """A tenth of the wait for all but one request in a hundred."""
+    times = FCFS * 0.1
+    times[:, :2] = 30.0
+    return make_samples(times)
+
+
+def ask(samples, trace=REAL, step=0.01, goal="ttft", chosen=None, **options):
+    standings, evaluation = stand(samples, goal=goal, **options)
+    rows = load_rows(standings, evaluation)
+    return answer(standings, rows, evaluation, trace, GOALS[goal], step, chosen or {})
 
 
 def text(found):
-    return " ".join(found["sentences"])
+    return " ".join(found.sentences)
 
 
-def test_the_best_policy_is_named_with_its_gain():
-    found = ask({"fcfs": SAME, "fast": HALF, "faster": {"knee": FCFS / 4}})
+def test_the_best_policy_is_named_with_its_gain_and_load():
+    found = ask({"fcfs": SAME, "fast": HALF, "faster": {"knee": fast(0.25)}})
 
-    assert found["policy"] == "faster"
-    assert found["sentences"][0].startswith("Run faster: ")
-    assert "-75 %" in text(found)
-    assert found["by_load"] == {"knee": "faster"}
+    assert found.policy == "faster"
+    assert found.sentences[0].startswith("Run faster: mean TTFT -75 %")
+    assert found.loads == ("knee",)
+    assert found.by_load == {"knee": "faster"}
+
+
+def test_capacity_own_rate_and_loads_come_first():
+    found = ask({"fcfs": SAME, "fast": HALF})
+
+    assert "carries 10.0 requests/s" in found.traffic
+    assert "own rate is 2.00 requests/s (rho 0.20; 20 prompt and 10 output" in found.traffic
+    assert "knee (rho 0.95, 9.50/s)" in found.traffic
 
 
 def test_fcfs_stays_when_everything_else_is_worse():
-    found = ask({"fcfs": SAME, "slow": {"knee": FCFS * 2}})
+    found = ask({"fcfs": SAME, "slow": {"knee": fast(2)}})
 
-    assert found["policy"] == "fcfs"
-    assert found["sentences"][0].startswith("Stay with fcfs")
+    assert (found.policy, found.by_load, found.loads) == ("fcfs", {"knee": None}, ())
+    assert found.sentences[0].startswith("Stay with fcfs")
     assert "slow" not in text(found)
-    assert found["by_load"] == {"knee": None}
+
+
+def test_what_happens_at_the_traces_own_rate_is_said_first():
+    samples = {
+        "fcfs": {"own": BASE, "knee": BASE},
+        "fast": {"own": BASE, "knee": fast(0.5)},
+    }
+
+    found = ask(samples, loads=(OWN, KNEE))
+
+    assert found.sentences[0].startswith("At the trace's own rate no order is surely better")
+    assert "At knee run fast" in found.sentences[0]
+    assert found.loads == ("knee",)
 
 
 @pytest.mark.parametrize("name", ["bundle", "oracle"])
@@ -49,144 +86,164 @@ def test_bundles_and_oracles_are_never_recommended_but_explained(name):
         "oracle": make_policy("oracle", "ORACLE = True"),
     }[name]
 
-    found = ask({"fcfs": SAME, "fast": HALF, name: {"knee": FCFS / 9}}, policies=[special])
+    found = ask({"fcfs": SAME, "fast": HALF, name: {"knee": fast(0.1)}}, policies=[special])
 
-    assert found["policy"] == "fast"
-    assert found["by_load"] == {"knee": "fast"}
-    assert f"{name} scores more" in text(found)
+    assert found.policy == "fast"
+    assert found.by_load == {"knee": "fast"}
+    assert f"{name} has more gain" in text(found)
     assert {"bundle": "own engine settings", "oracle": "exact output lengths"}[name] in text(found)
 
 
-def test_a_violated_tail_keeps_a_better_score_from_being_recommended():
-    starving = FCFS / 9
-    starving[3, :2] = FCFS.max() * 1.5 + 2
+def test_a_broken_guard_keeps_a_larger_gain_from_being_recommended_and_is_named():
+    found = ask({"fcfs": SAME, "fast": {"knee": fast(0.9)}, "starving": {"knee": starving()}})
 
-    found = ask({"fcfs": SAME, "fast": {"knee": FCFS * 0.9}, "starving": {"knee": starving}})
-
-    assert found["policy"] == "fast"
-    assert found["by_load"] == {"knee": "fast"}
-    assert "starving scores more" in text(found)
-    assert "makes the unluckiest wait too long (knee: " in text(found)
+    assert found.policy == "fast"
+    assert "starving has more gain" in text(found)
+    assert "but breaks guards: " in text(found)
+    assert "p99 TTFT" in text(found)
 
 
-def test_a_violation_at_one_load_forbids_the_policy_for_all_but_not_at_the_others():
-    starving = FCFS / 2
-    starving[3, :2] = FCFS.max() * 1.5 + 2
-    ttft = {
-        "fcfs": {"knee": FCFS, "heavy": FCFS},
-        "risky": {"knee": FCFS / 4, "heavy": starving},
+def test_a_broken_guard_at_one_load_does_not_forbid_the_policy_at_another_alone():
+    samples = {
+        "fcfs": {"knee": BASE, "heavy": BASE},
+        "risky": {"knee": fast(0.25), "heavy": starving()},
     }
 
-    found = ask(ttft, loads=(KNEE, HEAVY))
+    found = ask(samples, loads=(KNEE, HEAVY))
 
-    assert found["policy"] == "fcfs"
-    assert found["by_load"] == {"knee": "risky", "heavy": None}
-    assert "If you only run at knee load (rho 0.95), risky:" in text(found)
+    assert found.policy == "fcfs"
+    assert found.by_load == {"knee": "risky", "heavy": None}
+    assert "If you only run at knee, risky:" in text(found)
 
 
 def test_a_gain_within_its_uncertainty_is_not_recommended():
     lucky = FCFS * 1.02
     lucky[5] = FCFS[5] / 6
 
-    found = ask({"fcfs": SAME, "lucky": {"knee": lucky}})
+    found = ask({"fcfs": SAME, "lucky": {"knee": make_samples(lucky)}})
 
-    assert found["policy"] == "fcfs"
-    assert found["by_load"] == {"knee": None}
-    assert "lucky scores more" in text(found)
-    assert "not beyond its uncertainty" in text(found)
-
-
-def test_a_sure_gain_at_one_load_does_not_make_up_for_doubt_at_another():
-    uneven = FCFS * np.array([0.85, 1.15] * 4)[:, None]
-    ttft = {
-        "fcfs": {"knee": FCFS, "heavy": FCFS},
-        "mixed": {"knee": FCFS * 0.97, "heavy": uneven},
-    }
-
-    found = ask(ttft, loads=(KNEE, HEAVY))
-
-    assert found["policy"] == "fcfs"
-    assert found["by_load"] == {"knee": "mixed", "heavy": None}
+    assert (found.policy, found.by_load) == ("fcfs", {"knee": None})
+    assert "lucky has more gain" in text(found)
+    assert "not surely at any load" in text(found)
 
 
 @pytest.mark.parametrize(("factor", "policy"), [(0.995, "fcfs"), (0.98, "faster")])
 def test_a_sure_gain_of_no_more_than_a_tie_is_not_worth_a_change(factor, policy):
-    found = ask({"fcfs": SAME, "faster": {"knee": FCFS * factor}})
-
-    assert found["policy"] == policy
+    assert ask({"fcfs": SAME, "faster": {"knee": fast(factor)}}).policy == policy
 
 
-def test_each_load_has_its_own_answer():
-    ttft = {
-        "fcfs": {"knee": FCFS, "heavy": FCFS},
-        "allround": {"knee": FCFS / 2, "heavy": FCFS / 4},
-        "knee_only": {"knee": FCFS / 5, "heavy": FCFS},
+def test_policies_as_good_as_the_best_are_named():
+    found = ask({"fcfs": SAME, "a": {"knee": fast(0.5)}, "b": {"knee": fast(0.501)}})
+
+    assert (found.policy, found.tied) == ("a", ("b",))
+    assert "(b would do as well)" in found.sentences[0]
+
+
+def test_every_goal_has_its_winner_at_the_end():
+    decoding = replace(BASE, tpot=BASE.tpot / 2)
+
+    found = ask({"fcfs": SAME, "fast": HALF, "decoding": {"knee": decoding}})
+
+    assert {one.goal: one.policy for one in found.goals} == {
+        "ttft": "fast",
+        "e2el": "fast",
+        "slo": "fast",
+        "goodput": "fast",
+        "tpot": "decoding",
     }
-
-    found = ask(ttft, loads=(KNEE, HEAVY))
-
-    assert found["policy"] == "allround"
-    assert found["by_load"] == {"knee": "knee_only", "heavy": "allround"}
-    assert "If you only run at knee load (rho 0.95), knee_only:" in text(found)
-    assert "If you only run at heavy" not in text(found)
-
-
-def test_policies_within_the_interval_of_the_best_are_named():
-    spread = np.linspace(0.3, 0.7, 8)[:, None]
-
-    found = ask(
-        {"fcfs": SAME, "a": {"knee": FCFS * spread}, "b": {"knee": FCFS * (spread + 0.001)}}
+    assert found.sentences[-1] == (
+        "By goal: fast for ttft, e2el, slo and goodput; decoding for tpot."
     )
 
-    assert found["policy"] == "a"
-    assert "b scores within its interval" in text(found)
+
+def test_a_goal_that_is_undefined_has_no_winner():
+    samples = {"fcfs": {"knee": replace(BASE, met=None)}, "fast": {"knee": fast(0.5)}}
+    samples["fast"]["knee"] = replace(samples["fast"]["knee"], met=None)
+
+    assert {one.goal for one in ask(samples).goals} == {"ttft", "e2el", "tpot"}
+
+
+def test_where_fcfs_misses_its_slo_is_told():
+    assert "fcfs already misses its SLO at knee (" in text(ask({"fcfs": SAME, "fast": HALF}))
 
 
 def test_a_load_at_which_nothing_queues_is_called_idle():
-    ttft = {"fcfs": {"light": FCFS, "knee": FCFS}, "fast": {"light": FCFS / 2, "knee": FCFS / 2}}
-    metrics = {"light": {"queued_time_mean": 0.009}, "knee": {"queued_time_mean": 0.011}}
+    samples = {"fcfs": SAME, "fast": HALF}
 
-    found = ask(ttft, loads=(LIGHT, KNEE), metrics=metrics, step=0.01)
-
-    assert "At light load fcfs queues for less than one step" in text(found)
-    assert found["by_load"] == {"light": None, "knee": "fast"}
-
-
-def test_no_load_is_called_idle_where_all_queue():
-    found = ask({"fcfs": SAME, "fast": HALF}, step=0.99)
-
-    assert "less than one step" not in text(found)
+    assert "At knee fcfs queues for less than one step" in text(ask(samples, step=1.01))
+    assert "less than one step" not in text(ask(samples, step=0.99))
 
 
 def test_modelled_traffic_is_to_be_confirmed_and_real_traffic_is_not():
-    ttft = {"fcfs": SAME, "fast": HALF}
+    samples = {"fcfs": SAME, "fast": HALF}
 
-    assert "modelled: confirm this" in text(ask(ttft, MODELLED))
-    assert "modelled" not in text(ask(ttft, REAL))
-
-
-def test_a_load_where_nothing_changes_is_said_to_be_so():
-    ttft = {
-        "fcfs": {"light": FCFS, "knee": FCFS},
-        "fast": {"light": FCFS * 0.9999, "knee": FCFS / 2},
-    }
-
-    found = ask(ttft, loads=(LIGHT, KNEE))
-
-    assert found["policy"] == "fast"
-    assert "At light load (rho 0.3) it changes mean and p99 TTFT by no more than 1%" in text(found)
+    assert "modelled: confirm this" in text(ask(samples, MODELLED))
+    assert "modelled" not in text(ask(samples, REAL))
 
 
 def test_one_window_recommends_nothing():
-    found = ask({"fcfs": {"knee": FCFS[:1]}, "fast": {"knee": FCFS[:1] / 9}})
+    found = ask(
+        {"fcfs": {"knee": make_samples(FCFS[:1])}, "fast": {"knee": make_samples(FCFS[:1] / 9)}}
+    )
 
-    assert found["policy"] == "fcfs"
-    assert found["by_load"] == {"knee": None}
+    assert (found.policy, found.by_load) == ("fcfs", {"knee": None})
     assert "nan" not in text(found)
 
 
+def test_how_a_parameter_was_chosen_is_told():
+    found = ask({"fcfs": SAME, "fast": HALF}, chosen={"fast": "A chosen from 1, 2"})
+
+    assert "fast: A chosen from 1, 2." in found.sentences
+
+
+# Rows
+
+
+def test_the_leaderboard_has_two_blocks():
+    standings, _ = stand(
+        {"fcfs": SAME, "fast": HALF, "twin": HALF, "starving": {"knee": starving()}}
+    )
+
+    rows = leaderboard(standings, GOALS["ttft"], {})
+
+    assert [(row.rank, row.policy) for row in rows] == [
+        (1, "fast"),
+        (1, "twin"),
+        (3, "fcfs"),
+        (None, "starving"),
+    ]
+    assert [row.eligible for row in rows] == [True, True, True, False]
+    assert rows[3].broken
+
+
+def test_a_row_has_every_metric_pooled_over_windows():
+    """Five requests waited 1, 1, 1, 25 and 2 s, the last in a window of its own."""
+    samples = {"fcfs": {"knee": make_samples([[1.0, 1.0, 1.0, 25.0], [2.0]])}}
+    standings, evaluation = stand(samples)
+
+    (row,) = load_rows(standings, evaluation)
+
+    assert set(row.metrics) == set(METRICS)
+    assert row.metrics["ttft_mean"] == pytest.approx(6.0)
+    assert (row.metrics["ttft_p50"], row.metrics["ttft_max"]) == (1.0, 25.0)
+    assert row.metrics["num_preemptions"] == 2.0  # one in the cells of each window
+    assert row.metrics["jain"] == 1.0
+    assert (row.load, row.rho, row.rate) == ("knee", 0.95, 9.5)
+
+
+def test_changes_are_below_zero_where_waits_are_shorter_and_lie_within_their_interval():
+    uneven = FCFS * np.linspace(0.4, 0.8, 8)[:, None]
+    standings, evaluation = stand({"fcfs": SAME, "fast": {"knee": make_samples(uneven)}})
+
+    row = next(row for row in load_rows(standings, evaluation) if row.policy == "fast")
+
+    for name in ("ttft_mean", "ttft_p99", "e2el_mean"):
+        change = row.changes[name]
+        assert -1 < change.low < change.change < change.high < 0
+
+
 def warn(trace=REAL, policies=(), num_windows=8, asked=8, window_len=1000, **options):
-    evaluation = make_evaluation({"fcfs": SAME}, [KNEE], **options)
+    evaluation = replace(make_evaluation({"fcfs": SAME}, [KNEE]), **options)
     return warnings(policies, EngineConfig(), trace, evaluation, num_windows, asked, window_len)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import queuesmith
-from queuesmith.comparison import DEFAULT_POLICIES, SCHEMA, compare
+from queuesmith.comparison import DEFAULT_POLICIES, SCHEMA, compare, split_grids
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine.step_time import StepTime, get_preset
 from queuesmith.errors import ConfigError, TraceError, UnknownPolicy
@@ -31,7 +31,7 @@ def trace():
 
 
 def small(trace, policies=("fcfs", "sjf"), loads="knee,heavy", **options):
-    return compare(trace, policies, loads, **{"window_len": 60, **options})
+    return compare(trace, policies, loads, **{"window_len": 60, "num_windows": 8, **options})
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def own(text=POLICY):
 
 
 def test_the_document_is_complete_and_plain_json(comparison):
-    document = comparison.document
+    document = comparison.to_json()
 
     assert list(document) == [
         "schema",
@@ -63,23 +63,29 @@ def test_the_document_is_complete_and_plain_json(comparison):
 
 
 def test_the_tables_have_every_policy_load_and_window(comparison):
-    document = comparison.document
+    document = comparison.to_json()
     policies = ["fcfs", "sjf", "srpt_oracle", "vllm_unchunked"]
 
     assert document["config"]["policies"] == policies
     assert sorted(row["policy"] for row in document["leaderboard"]) == policies
     assert len(document["loads"]) == 4 * 2
     assert len(document["cells"]) == 4 * 2 * 8 == comparison.cells.num_rows
-    assert all(set(METRICS) < set(row) for row in (*document["loads"], *document["cells"]))
+    assert all(set(METRICS) == set(row["metrics"]) for row in document["loads"])
+    assert all(set(METRICS) < set(row) for row in document["cells"])
     kinds = {row["policy"]: row["kind"] for row in document["leaderboard"]}
     assert list(map(kinds.get, policies)) == ["policy", "policy", "oracle", "bundle"]
 
 
 def test_the_config_says_what_was_run(comparison, trace):
-    config = comparison.document["config"]
+    config = comparison.to_json()["config"]
     preset = get_preset("llama-3.1-8b/h100_sxm")
 
-    assert config["loads"] == [{"name": "knee", "rho": 0.95}, {"name": "heavy", "rho": 1.5}]
+    assert [(load["name"], load["rho"]) for load in config["loads"]] == [
+        ("knee", 0.95),
+        ("heavy", 1.5),
+    ]
+    for load in (*config["loads"], config["own"]):
+        assert load["rate"] / load["rho"] == pytest.approx(config["capacity"])
     assert (config["num_windows"], config["window_len"], config["seed"]) == (8, 60, 0)
     assert (config["preset"], config["provenance"]) == (preset.name, preset.step_time.provenance)
     assert config["engine"]["max_num_seqs"] == preset.config.max_num_seqs
@@ -93,25 +99,25 @@ def test_the_config_says_what_was_run(comparison, trace):
 
 
 def test_undefined_numbers_are_null(trace):
-    document = small(trace, slo=None, loads="knee", num_windows=1).document
+    document = small(trace, slo=None, loads="knee", num_windows=1).to_json()
 
     assert document["config"]["slo"] is None
     for row in document["loads"]:
-        assert row["slo_attainment"] is row["goodput"] is None
-        assert row["mean_change_low"] is row["p_value"] is None
-    assert document["leaderboard"][0]["score_low"] is None
+        assert row["metrics"]["slo_attainment"] is row["metrics"]["goodput"] is None
+        assert row["changes"]["ttft_mean"]["low"] is row["p_value"] is None
+    assert document["leaderboard"][0]["gains"]["ttft"]["low"] is None
 
 
 def test_modelled_traffic_is_called_so(comparison, trace):
-    origin = comparison.document["origin"]
+    origin = comparison.to_json()["origin"]
 
     assert (origin["kind"], origin["source"]) == ("modelled", "azure_2023_conv@model")
     assert origin["num_requests"] == len(trace)
-    assert "modelled" in " ".join(comparison.document["answer"]["sentences"])
+    assert "modelled" in " ".join(comparison.to_json()["answer"]["sentences"])
 
 
 def test_the_answer_names_a_policy_that_can_be_deployed(comparison):
-    found = comparison.document["answer"]
+    found = comparison.to_json()["answer"]
 
     assert found["policy"] in ("fcfs", "sjf")
     assert set(found["by_load"]) == {"knee", "heavy"}
@@ -124,7 +130,7 @@ def test_the_same_input_gives_the_same_bytes(comparison, trace, num_workers):
 
     again = small(trace, policies, num_workers=num_workers)
 
-    assert json.dumps(again.document) == json.dumps(comparison.document)
+    assert json.dumps(again.to_json()) == json.dumps(comparison.to_json())
 
 
 CHANGES = {
@@ -145,39 +151,41 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def base_hash(trace):
-    return small(trace, ["fcfs", own()]).document["config"]["sha256"]
+    return small(trace, ["fcfs", own()]).config["sha256"]
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_hash_changes_with_every_input(trace, base_hash, change):
     changed = small(**{"trace": trace, "policies": ["fcfs", own()], **CHANGES[change]})
 
-    assert changed.document["config"]["sha256"] != base_hash
+    assert changed.config["sha256"] != base_hash
 
 
 def test_the_hash_is_the_same_for_the_same_input(trace, base_hash):
     again = small(trace, ["fcfs", own()], num_workers=1, notes=["remember the milk"])
 
-    assert again.document["config"]["sha256"] == base_hash
+    assert again.to_json()["config"]["sha256"] == base_hash
     assert re.fullmatch("[0-9a-f]{64}", base_hash)
 
 
 def test_fcfs_is_added_as_the_reference(trace):
-    document = small(trace, ["sjf"], "knee").document
+    document = small(trace, ["sjf"], "knee").to_json()
 
     assert document["config"]["policies"] == ["fcfs", "sjf"]
     assert document["config"]["reference"] == "fcfs"
 
 
 def test_the_default_policies_can_all_be_deployed_as_they_are():
-    policies = [get_policy(name) for name in DEFAULT_POLICIES]
+    singles, grids = split_grids(DEFAULT_POLICIES)
+    policies = [*singles, *(member for grid in grids for member in grid.members)]
 
+    assert len(grids) == 2
     assert not any(policy.oracle or policy.is_bundle for policy in policies)
     assert DEFAULT_POLICIES[0] == "fcfs"
 
 
 def test_notes_come_before_other_warnings(trace):
-    warnings = small(trace, loads="knee", notes=["remember the milk"]).document["warnings"]
+    warnings = small(trace, loads="knee", notes=["remember the milk"]).warnings
 
     assert warnings[0] == "remember the milk"
     assert any("windows of 60 requests" in warning for warning in warnings[1:])
@@ -194,12 +202,40 @@ def test_progress_counts_up_to_all_runs(trace):
 def test_an_engine_of_your_own_takes_the_place_of_the_preset(trace):
     config = EngineConfig(max_num_seqs=4, max_num_batched_tokens=512)
 
-    document = small(trace, loads="knee", config=config, step_time=StepTime(a=0.5)).document
+    document = small(trace, loads="knee", config=config, step_time=StepTime(a=0.5)).to_json()
 
     assert document["config"]["engine"]["max_num_seqs"] == 4
     assert document["config"]["provenance"] == "given by the user"
-    ttft = next(row["ttft_p50"] for row in document["loads"] if row["policy"] == "fcfs")
+    ttft = next(row["metrics"]["ttft_p50"] for row in document["loads"] if row["policy"] == "fcfs")
     assert ttft >= 0.5
+
+
+def test_a_grid_is_judged_by_the_value_that_other_windows_choose(trace):
+    spec = "aged_sjf(SECONDS_PER_TOKEN=0.0003|0.003)"
+
+    found = small(trace, ["fcfs", spec], "heavy")
+
+    name = found.config["policies"][1]
+    assert name in spec.replace("0.0003|0.003", "0.0003") + spec.replace("0.0003|0.003", "0.003")
+    assert found.config["chosen"][name].startswith("SECONDS_PER_TOKEN chosen from 0.0003, 0.003")
+    assert set(found.cells["policy"].to_pylist()) == {"fcfs", name}
+    assert found.cells.num_rows == 2 * 8
+    with pytest.raises(ConfigError, match="given by itself and within a grid"):
+        small(trace, ["fcfs", name, spec], "heavy")
+
+
+def test_goals_order_the_leaderboard(trace):
+    found = small(trace, goal="e2el")
+
+    assert found.config["goal"] == "e2el"
+    gains = [row.gains["e2el"].change for row in found.leaderboard if row.eligible]
+    assert gains == sorted(gains)
+
+
+def test_a_p999_that_is_asked_for_needs_requests(trace):
+    with pytest.raises(ConfigError, match=r"a p99\.9 needs 1,000 requests and these windows hold"):
+        small(trace, guards=["ttft_p999=0.1"])
+    small(trace, loads="knee", guards=["ttft_p999=off"])
 
 
 def test_two_policies_of_one_name_are_refused(trace):
@@ -222,6 +258,9 @@ def test_nothing_else_may_be_called_fcfs(trace):
         ({"engine": "llama-3.1-8b/h100"}, ConfigError, "Did you mean 'llama-3.1-8b/h100_sxm'?"),
         ({"output_length": "nosy"}, ConfigError, "none, exact, noisy or noisy:SIGMA"),
         ({"num_windows": 0}, ConfigError, "num_windows must be at least 1, got 0"),
+        ({"goal": "latency"}, ConfigError, "there is no goal 'latency'"),
+        ({"goal": "slo", "slo": None}, ConfigError, "the goal slo needs an SLO"),
+        ({"guards": ["ttft"]}, ConfigError, "--guard must look like"),
         ({"seed": -1}, ConfigError, "seed must be at least 0, got -1"),
         ({"num_workers": 0}, ConfigError, "num_workers must be at least 1, got 0"),
         ({"trace": Trace([], [], [])}, TraceError, "has no requests"),
@@ -241,7 +280,7 @@ def test_an_argument_that_makes_no_sense_is_refused(trace, options, error, messa
 def test_real_traffic_is_compared_and_called_real(traces_dir, name, num_requests):
     trace = load_trace(traces_dir / "azure_2023" / name)
 
-    document = compare(trace, ["fcfs", "sjf", "srpt"], "light,heavy", window_len=500).document
+    document = compare(trace, ["fcfs", "sjf", "srpt"], "light,heavy", window_len=500).to_json()
 
     origin = document["origin"]
     assert (origin["kind"], origin["source"]) == ("real", name)
@@ -249,9 +288,10 @@ def test_real_traffic_is_compared_and_called_real(traces_dir, name, num_requests
     assert origin["num_requests"] + sum(origin["dropped"].values()) == num_requests
     assert "modelled" not in " ".join(document["answer"]["sentences"])
     rows = {(row["policy"], row["load"]): row for row in document["loads"]}
-    assert rows["srpt", "heavy"]["mean_change_high"] < 0
-    assert rows["fcfs", "heavy"]["ttft_mean"] > rows["fcfs", "light"]["ttft_mean"]
-    assert all(row["num_requests"] == 8 * 500 for row in document["loads"])
+    assert rows["srpt", "heavy"]["changes"]["ttft_mean"]["high"] < 0
+    fcfs = [rows["fcfs", load]["metrics"]["ttft_mean"] for load in ("light", "heavy")]
+    assert fcfs[0] < fcfs[1]
+    assert all(row["metrics"]["num_requests"] == 16 * 500 for row in document["loads"])
 
 
 def test_rows_left_out_of_a_file_are_counted_in_the_origin(tmp_path):
@@ -259,7 +299,7 @@ def test_rows_left_out_of_a_file_are_counted_in_the_origin(tmp_path):
     lines += [f"{row},{100 + row},{5 + row % 7}" for row in range(40)]
     (tmp_path / "log.csv").write_text("\n".join([*lines, "40,-1,5", "41,0,5", "42,7,nan"]))
 
-    origin = small(load_trace(tmp_path / "log.csv"), loads="knee").document["origin"]
+    origin = small(load_trace(tmp_path / "log.csv"), loads="knee").origin
 
     assert (origin["kind"], origin["source"], origin["num_requests"]) == ("real", "log.csv", 40)
     assert sum(origin["dropped"].values()) == 3
@@ -270,7 +310,8 @@ def keys_of(value, path=""):
     """Yield every key of a document; those of mappings by policy or load are not names."""
     if isinstance(value, dict):
         for key, item in value.items():
-            if not path.endswith((".by_load", ".policy_sha256", ".dropped")):
+            named = (".by_load", ".policy_sha256", ".dropped", ".chosen", ".gains", ".changes")
+            if not path.endswith(named):
                 yield key
             yield from keys_of(item, f"{path}.{key}")
     elif isinstance(value, list):
@@ -281,7 +322,7 @@ def keys_of(value, path=""):
 def test_the_page_names_every_key_of_the_document(comparison):
     named = set(re.findall(r"`([^`]+)`", PAGE.read_text()))
 
-    assert set(keys_of(comparison.document)) - named == set()
+    assert set(keys_of(comparison.to_json())) - named == set()
 
 
 def test_every_number_of_the_document_is_finite(comparison):
@@ -292,7 +333,7 @@ def test_every_number_of_the_document_is_finite(comparison):
         elif isinstance(value, float):
             yield value
 
-    found = list(numbers(comparison.document))
+    found = list(numbers(comparison.to_json()))
     assert len(found) > 1000
     assert all(map(math.isfinite, found))
     assert not any(isinstance(value, np.generic) for value in found)
@@ -313,7 +354,7 @@ def make_windows(trace, num_windows=3):
 def test_windows_are_compared_as_they_are(trace):
     windows = make_windows(trace)
 
-    found = small(windows).document["config"]["windows"]
+    found = small(windows).config["windows"]
     assert [window["sha256"] for window in found] == [window.sha256 for window in windows]
     assert [window["num_requests"] for window in found] == [50, 50, 50]
 
@@ -322,9 +363,9 @@ def test_predictions_that_came_with_a_window_are_what_policies_see(trace):
     """With 7 for everybody, shortest prediction first is first come, first served."""
     windows = make_windows(trace)[:1]
     known, noisy = (
-        small(windows, ["fcfs", "spjf"], "heavy", output_length=knowledge).document["loads"]
+        small(windows, ["fcfs", "spjf"], "heavy", output_length=knowledge).to_json()["loads"]
         for knowledge in ("noisy", "exact")
     )
 
-    assert known[0]["ttft_mean"] == known[1]["ttft_mean"]
-    assert noisy[0]["ttft_mean"] != noisy[1]["ttft_mean"]
+    assert known[0]["metrics"]["ttft_mean"] == known[1]["metrics"]["ttft_mean"]
+    assert noisy[0]["metrics"]["ttft_mean"] != noisy[1]["metrics"]["ttft_mean"]

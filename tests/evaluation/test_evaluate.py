@@ -13,7 +13,14 @@ import queuesmith.evaluation.evaluate
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import ConfigError, PolicyError, TraceError
-from queuesmith.evaluation.evaluate import Load, capacity, evaluate, parse_loads, scale_to_load
+from queuesmith.evaluation.evaluate import (
+    OWN,
+    Load,
+    capacity,
+    evaluate,
+    parse_loads,
+    scale_to_load,
+)
 from queuesmith.metrics import METRICS
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
@@ -128,7 +135,7 @@ def test_capacity_does_not_depend_on_when_requests_came():
 def test_a_trace_is_scaled_to_the_load_that_was_asked_for(seed, num_requests, rho):
     trace = make_trace(num_requests, seed)
 
-    scaled = scale_to_load(trace, rho, TWO_SEATS, ONE_SECOND)
+    scaled = scale_to_load(trace, Load("", rho), TWO_SEATS, ONE_SECOND)
 
     carried = capacity(trace, TWO_SEATS, ONE_SECOND)
     assert offered_rate(scaled) / carried == pytest.approx(rho)
@@ -138,7 +145,7 @@ def test_a_trace_is_scaled_to_the_load_that_was_asked_for(seed, num_requests, rh
 def test_what_can_never_run_does_not_count_towards_the_load():
     trace = Trace([0.0, 1.0, 2.0, 3.0], prompt_len=[10, 10, 5000, 10], output_len=[2, 2, 2, 2])
 
-    scaled = scale_to_load(trace, 0.5, ONE_SEAT, ONE_SECOND)
+    scaled = scale_to_load(trace, Load("", 0.5), ONE_SEAT, ONE_SECOND)
 
     assert offered_rate(scaled) == pytest.approx(0.5 * 1 / 2)
 
@@ -374,12 +381,44 @@ def test_loads_are_read_from_text_numbers_and_loads():
         BUSY,
     ]
     assert [load.name for load in parse_loads(" light , heavy")] == ["light", "heavy"]
+    assert parse_loads("own,6/s,0.5/s") == [OWN, Load("6/s", rate=6.0), Load("0.5/s", rate=0.5)]
+
+
+def test_the_own_load_is_the_traffic_as_it_is(simulated):
+    run(policies=["fcfs"], loads=[OWN], num_workers=1)
+
+    for seen, window in zip(
+        simulated, cut_windows(make_trace(), num_windows=3, window_len=20), strict=True
+    ):
+        gaps = np.diff(seen.workload.trace.arrival_time)
+        assert gaps == pytest.approx(np.diff(window.trace.arrival_time))
+
+
+def test_a_rate_scales_all_windows_by_one_factor(simulated):
+    own, slow = (
+        run(policies=["fcfs"], loads=[load], num_workers=1)
+        for load in (OWN, Load("0.1/s", rate=0.1))
+    )
+
+    (offered,) = slow.loads
+    assert (offered.name, offered.rate) == ("0.1/s", 0.1)
+    assert offered.rho == pytest.approx(0.1 * own.own.rho / own.own.rate)
+    assert own.loads[0] == own.own
+    factors = [
+        scaled.workload.trace.duration / seen.workload.trace.duration
+        for seen, scaled in zip(simulated[:3], simulated[3:], strict=True)
+    ]
+    assert factors == pytest.approx([own.own.rate / 0.1] * 3)
 
 
 @pytest.mark.parametrize(
     ("loads", "message"),
     [
         ("kneee", "no load 'kneee'. Did you mean 'knee'"),
+        ("6/h", "no load '6/h'"),
+        ("0/s", "a rate must be above 0 and at most 1e6/s, got 0.0/s"),
+        ("/s", "no load '/s'"),
+        ("own,own", "given twice: own, own"),
         ("", "no load ''"),
         ("busy,,knee", "no load ''"),
         ("0", "above 0 and at most 100, got 0.0"),
