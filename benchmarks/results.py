@@ -1,15 +1,18 @@
-"""Make the summaries in results/: ``python benchmarks/results.py FOLDER_WITH_TRACES``.
+"""Make the summaries in results/: ``python benchmarks/results.py FOLDER_WITH_TRACES [--seeds 20]``.
 
 Each is the ``--json`` document of one run of ``queuesmith compare`` with its defaults, less the
-row per window; results/README.md says what they show.
+row per window. With ``--seeds`` the answers of so many seeds are counted, too, into
+``results/seeds.json``; results/README.md says what they show.
 """
 
+import argparse
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import queuesmith as qs
-from queuesmith.comparison import compare
+from queuesmith.comparison import Comparison, compare
 from queuesmith.window_tables import read_windows
 from queuesmith.windows import Window
 
@@ -23,25 +26,66 @@ SOURCES = {
     "bailian_windows": "lssp_windows/bailian_qwen.csv",
     "burstgpt_windows": "lssp_windows/burstgpt.csv",
 }
+MODELS = (
+    "azure_2023_conv",
+    "azure_2023_code",
+    "azure_2024_conv",
+    "azure_2024_code",
+    "burstgpt",
+    "mooncake_conversation",
+    "qwen_bailian",
+    "servegen_deepseek_r1",
+    "servegen_m_small",
+)
 
 
-def summarize(name: str, traffic: qs.Trace | list[Window]) -> dict[str, object]:
-    document = dict(compare(traffic).document)
-    del document["cells"]
-    path = RESULTS / f"compare_{name}.json"
+def load(name: str, folder: Path, seed: int) -> qs.Trace | list[Window]:
+    if name.endswith("@model"):
+        return qs.load_trace(name, num_requests=16_000, seed=seed)
+    read = read_windows if "windows" in name else qs.load_trace
+    return read(folder / SOURCES[name])
+
+
+def write(name: str, document: object) -> None:
+    path = RESULTS / name
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return document
+
+
+def summarize(name: str, folder: Path) -> Comparison:
+    comparison = compare(load(name, folder, 0))
+    document = comparison.to_json()
+    del document["cells"]
+    write(f"compare_{name}.json", document)
+    return comparison
+
+
+def count_answers(name: str, folder: Path, seeds: int) -> dict[str, object]:
+    """Count the answers of several seeds; a tie that names the commonest agrees with it."""
+    answers = [compare(load(name, folder, seed), seed=seed).answer for seed in range(seeds)]
+    commonest, _ = Counter(answer.policy for answer in answers).most_common(1)[0]
+    return {
+        "source": name,
+        "seeds": seeds,
+        "answers": dict(Counter(answer.policy for answer in answers)),
+        "commonest": commonest,
+        "commonest_or_tied": sum(commonest in (one.policy, *one.tied) for one in answers),
+    }
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    folder = Path(sys.argv[1])
-    for name, file in SOURCES.items():
-        read = read_windows if "windows" in name else qs.load_trace
-        answer = summarize(name, read(folder / file))["answer"]
-        print(f"{name}: {' '.join(answer['sentences'])}\n")  # type: ignore[index]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("folder", type=Path, help="with the public traces")
+    parser.add_argument("--seeds", type=int, default=0, help="count the answers of so many seeds")
+    options = parser.parse_args()
+    for name in SOURCES:
+        print(f"{name}: {summarize(name, options.folder)!r}\n", flush=True)
+    if options.seeds:
+        found = []
+        for name in (*SOURCES, *(f"{model}@model" for model in MODELS)):
+            found.append(count_answers(name, options.folder, options.seeds))
+            print(json.dumps(found[-1]), flush=True)
+        write("seeds.json", found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

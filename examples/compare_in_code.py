@@ -15,13 +15,12 @@ trace = qs.Trace(
 
 comparison = qs.compare(trace, ["fcfs", "sjf", "hrrn"], ["knee", 1.2], window_len=200)
 
-document = comparison.document
-print(f"run {document['answer']['policy']}\n")
-print("policy    load  mean TTFT   change    95 % interval   p99 TTFT   largest")
-for row in document["loads"]:
+print(f"run {comparison.answer.policy}\n")
+print("policy    load  mean TTFT   change    95 % interval   mean E2EL   guards broken")
+for row in comparison.loads:
+    change = row.changes["ttft_mean"]
     print(
-        f"{row['policy']:<8}{row['load']:>6}{row['ttft_mean']:>9.2f} s"
-        f"{row['mean_change']:>9.0%}   [{row['mean_change_low']:>5.0%}, "
-        f"{row['mean_change_high']:>4.0%}]{row['ttft_p99']:>9.2f} s{row['ttft_max']:>8.2f} s"
-        f"{'  violates the tail' if row['tail_violated'] else ''}"
+        f"{row.policy:<8}{row.load:>6}{change.value:>9.2f} s{change.change:>9.0%}   "
+        f"[{change.low:>5.0%}, {change.high:>4.0%}]{row.metrics['e2el_mean']:>10.2f} s   "
+        f"{', '.join(row.broken) or '-'}"
     )

@@ -14,13 +14,14 @@ trace = qs.Trace(
     prompt_len=rng.choice([200, 4_000], size=1_600, p=[0.9, 0.1]),
     output_len=rng.integers(50, 150, 1_600),
 )
-document = qs.compare(trace, ["fcfs", "sjf", "lcfs"], ["knee", "heavy"], window_len=200).document
+comparison = qs.compare(trace, ["fcfs", "sjf", "lcfs"], ["knee", "heavy"], window_len=200)
 
-policies = document["config"]["policies"]
-loads = [load["name"] for load in document["config"]["loads"]]
+policies = comparison.config["policies"]
+loads = [load["name"] for load in comparison.config["loads"]]
+rows = [(row.policy, row.load, row.metrics) for row in comparison.loads]
 for text in ("ttft_mean > fcfs", "ttft_p99 > 1.05*fcfs @ heavy", "tpot_p99 > 1"):
     limit = Limit.parse(text, policies, loads)
-    broken = limit.broken(document["loads"], watched=["sjf", "lcfs"])
+    broken = limit.broken(rows, watched=["sjf", "lcfs"])
     print(f"{'broken' if broken else 'kept'}: {text}")
     for sentence in broken:
         print(f"  {sentence}")

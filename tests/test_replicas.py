@@ -78,11 +78,11 @@ def test_one_replica_gives_the_numbers_of_no_fleet():
 def test_the_document_says_how_many_replicas_and_which_router(trace):
     one, two = small(trace), small(trace, replicas=2, router="least_loaded")
 
-    assert (one.document["config"]["replicas"], one.document["config"]["router"]) == (1, None)
-    config = two.document["config"]
+    assert (one.config["replicas"], one.config["router"]) == (1, None)
+    config = two.config
     assert (config["replicas"], config["router"]) == (2, "least_loaded")
     assert config["router_sha256"] == get_router("least_loaded").sha256
-    assert config["sha256"] != one.document["config"]["sha256"]
+    assert config["sha256"] != one.config["sha256"]
 
 
 def test_the_report_says_so_too(trace, turns, tmp_path):
@@ -91,7 +91,7 @@ def test_the_report_says_so_too(trace, turns, tmp_path):
         (small(turns, closed_loop=True), "loads scale first arrivals"),
     ):
         page = tmp_path / "report.html"
-        write_html(comparison.document, comparison.samples, comparison.trace, page)
+        write_html(comparison, page)
         assert words in page.read_text()
 
 
@@ -99,14 +99,16 @@ def test_the_numbers_are_the_same_for_any_number_of_workers(trace):
     options = {"replicas": 3, "router": "power_of_two"}
     one, two = (small(trace, **options, num_workers=workers) for workers in (1, 2))
 
-    assert json.dumps(one.document) == json.dumps(two.document)
+    assert json.dumps(one.to_json()) == json.dumps(two.to_json())
 
 
 def test_turns_that_wait_do_not_run_away_under_overload(turns):
     open_loop, closed_loop = (
         compare(
             turns, "fcfs", "3.0", num_windows=2, window_len=150, num_workers=1, closed_loop=closed
-        ).document["loads"][0]["queued_time_mean"]
+        )
+        .loads[0]
+        .metrics["queued_time_mean"]
         for closed in (False, True)
     )
 

@@ -36,7 +36,7 @@ def run(**options):
 
 def digest(comparison):
     """Hash the document, the cells and the samples."""
-    parts = [json.dumps(comparison.document, sort_keys=True).encode()]
+    parts = [json.dumps(comparison.to_json(), sort_keys=True).encode()]
     parts += [repr(comparison.cells.to_pydict()).encode()]
     for (policy, load), samples in sorted(comparison.samples.items()):
         parts += [f"{policy} {load}".encode(), samples.ttft.tobytes(), samples.slowdown.tobytes()]

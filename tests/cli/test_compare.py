@@ -20,7 +20,7 @@ def test_the_answer_is_printed_and_the_report_is_written(run, quick):
     ran = run(*quick, "--output", "here")
 
     assert ran.code == 0
-    assert "real traffic: log.csv, 80 requests" in ran.out
+    assert "real traffic log.csv, 80 requests" in ran.out
     assert "Leaderboard" in ran.out
     assert ran.created == {"here", *(f"here/{name}" for name in FILES)}
     assert ran.err == f"report: {Path('here/report.html')}\n"
@@ -39,7 +39,7 @@ def test_json_prints_the_document_that_is_written_and_nothing_else(run, quick, t
     ran = run(*quick, "--json", "--output", "here")
 
     document = json.loads(ran.out)
-    assert document["schema"] == "queuesmith.compare/1"
+    assert document["schema"] == "queuesmith.compare/2"
     assert document == json.loads((tmp_path / "here/comparison.json").read_text())
     cells = parquet.read_table(tmp_path / "here/cells.parquet")
     assert cells.num_rows == len(document["cells"]) == 2 * 8
@@ -81,13 +81,17 @@ def test_parameters_of_a_policy_may_hold_commas(run, log):
     assert document["config"]["policies"] == ["fcfs", spec, "hrrn"]
 
 
-def test_twelve_policies_are_compared_by_default_and_all_on_request(run, log):
+def test_the_panel_is_compared_by_default_and_all_on_request(run, log):
     command = ("compare", log, "--loads", "heavy", "--window-len", 10, "--json")
 
     few = json.loads(run(*command).out)
     everything = json.loads(run(*command, "--policies", "all").out)
 
-    assert few["config"]["policies"] == list(DEFAULT_POLICIES)
+    # Of a policy with several values one is left.
+    assert {name.partition("(")[0] for name in few["config"]["policies"]} == {
+        spec.partition("(")[0] for spec in DEFAULT_POLICIES
+    }
+    assert len(few["config"]["chosen"]) == 2
     assert sorted(everything["config"]["policies"]) == policy_names()
 
 
@@ -151,6 +155,30 @@ def test_a_broken_limit_exits_with_1_and_still_writes_everything(run, quick):
         *(f"failed: {line}" for line in failed),
         f"report: {Path('here/report.html')}",
     ]
+
+
+def test_goal_guards_and_loads_reach_the_comparison(run, quick):
+    options = ["--goal", "e2el", "--guard", "itl_p99=off", "--guard", "e2el_p99=0.5"]
+
+    config = json.loads(run(*quick, *options, "--loads", "own,2/s", "--json").out)["config"]
+
+    assert config["goal"] == "e2el"
+    guards = {guard["name"]: guard["margin"] for guard in config["guards"]}
+    assert "itl_p99" not in guards
+    assert guards["e2el_p99"] == 0.5
+    assert config["loads"][0] == config["own"]
+    assert config["loads"][1]["rate"] == 2.0
+
+
+def test_five_policies_are_shown_and_all_with_full(run, log):
+    command = ("compare", log, "--loads", "heavy", "--window-len", 10)
+
+    short, full = run(*command).out, run(*command, "--full").out
+
+    assert "8 more with --full" in short
+    for name in ("edf", "preflow", "residual_sjf"):
+        assert name in full
+    assert "--full" not in full
 
 
 def test_a_limit_that_is_kept_exits_with_0(run, quick):
