@@ -73,7 +73,8 @@ def combine(parts: list[Draws]) -> Draws:
 
 def difference(one: Draws, other: Draws) -> Draws:
     """Subtract an estimate from another that was made of the same draws."""
-    return Draws(one.values - other.values, one.num_units)
+    with np.errstate(invalid="ignore"):  # both endless: undefined
+        return Draws(one.values - other.values, one.num_units)
 
 
 def ratio_spread(parts: list[tuple[int, Floats]], weights: NDArray[np.int64]) -> Floats:
