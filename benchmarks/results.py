@@ -41,7 +41,7 @@ MODELS = (
 
 def load(name: str, folder: Path, seed: int) -> qs.Trace | list[Window]:
     if name.endswith("@model"):
-        return qs.load_trace(name, num_requests=16_000, seed=seed)
+        return qs.load_trace(name, num_requests=32_000, seed=seed)
     read = read_windows if "windows" in name else qs.load_trace
     return read(folder / SOURCES[name])
 
@@ -62,13 +62,16 @@ def summarize(name: str, folder: Path) -> Comparison:
 def count_answers(name: str, folder: Path, seeds: int) -> dict[str, object]:
     """Count the answers of several seeds; a tie that names the commonest agrees with it."""
     answers = [compare(load(name, folder, seed), seed=seed).answer for seed in range(seeds)]
-    commonest, _ = Counter(answer.policy for answer in answers).most_common(1)[0]
+    # The values of a policy's parameters are counted by themselves.
+    named = [[one.partition("(")[0] for one in (each.policy, *each.tied)] for each in answers]
+    commonest, _ = Counter(each[0] for each in named).most_common(1)[0]
     return {
         "source": name,
         "seeds": seeds,
         "answers": dict(Counter(answer.policy for answer in answers)),
         "commonest": commonest,
-        "commonest_or_tied": sum(commonest in (one.policy, *one.tied) for one in answers),
+        "named_first": sum(each[0] == commonest for each in named),
+        "named_or_tied": sum(commonest in each for each in named),
     }
 
 

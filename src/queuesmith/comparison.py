@@ -66,7 +66,7 @@ DEFAULT_POLICIES = (
 DEFAULT_LOADS = ("own", "knee", "heavy")
 DEFAULT_SLO = Slo(ttft=1.0, tpot=0.05)
 #: As many as give intervals that cover what they say, where the trace has room for them.
-DEFAULT_WINDOWS = 16
+DEFAULT_WINDOWS = 32
 DEFAULT_ROUTER = "round_robin"
 DEFAULT_WINDOW_LEN = 1000
 
@@ -176,7 +176,7 @@ def compare(
         Changes to the default guards; see :func:`queuesmith.evaluation.goals.parse_guards`.
     output_length : {"none", "noisy", "noisy:SIGMA", "exact"}
     num_windows : int, optional
-        Windows to cut from a trace; 16, or as many as fit, when left out.
+        Windows to cut from a trace; 32, or as many as fit, when left out.
     window_len : int
         Requests in each.
     seed : int

@@ -79,7 +79,7 @@ def compare(
         own (the trace's own rate), offered rate over what the engine carries (0.9, or light 0.3,
         moderate 0.6, busy 0.8, knee 0.95, overload 1.1, heavy 1.5), or requests/s (6/s).
     windows
-        How many windows to cut from the trace; 16, or as many as fit, when left out.
+        How many windows to cut from the trace; 32, or as many as fit, when left out.
     window_len
         Requests in each.
     part

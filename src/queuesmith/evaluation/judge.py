@@ -5,10 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queuesmith.evaluation.goals import GOALS, LEAST_FOR_P999, MARGIN, Goal, Guard
 from queuesmith.evaluation.samples import Floats, Ints, Samples
-from queuesmith.evaluation.statistics import STATISTICS, Statistic, class_means, draw_weights
+from queuesmith.evaluation.statistics import (
+    NUM_QUANTILE_DRAWS,
+    STATISTICS,
+    Statistic,
+    class_means,
+    draw_weights,
+)
 from queuesmith.policies import Policy
 from queuesmith.stats import holm, sign_test
 from queuesmith.stats.intervals import LEVEL, Draws, combine, difference
@@ -76,6 +83,8 @@ class Beside:
         Exact two-sided sign test over windows; NaN with fewer than `MIN_WINDOWS` without ties.
     draws : mapping of str to Draws
         Of each goal, so that policies can be compared with each other.
+    held : (1 + draws,) bool
+        Whether the guards hold by point estimate in each of the first draws.
     """
 
     changes: Mapping[str, Change]
@@ -85,6 +94,7 @@ class Beside:
     losses: int
     p_value: float
     draws: Mapping[str, Draws] = field(repr=False)
+    held: NDArray[np.bool_] = field(repr=False)
 
 
 def beside(
@@ -120,12 +130,16 @@ def beside(
         draws[statistic.name] = contrast
         changes[statistic.name] = _change(statistic, samples, weights, base, contrast)
     broken = []
+    held = np.ones(min(len(weights), 1 + NUM_QUANTILE_DRAWS), np.bool_)
     for guard in guards:
         if guard.name in STATISTICS:
             if guard.name == "ttft_p999" and len(reference.ttft) < LEAST_FOR_P999:
                 continue
             statistic = STATISTICS[guard.name]
             broken += _broken(guard, statistic, changes[guard.name], load)
+            held &= ~_beyond(
+                guard, statistic, draws[guard.name].values, base[guard.name], len(held)
+            )
         else:
             broken += _broken_classes(guard, samples, reference, weights, load)
     wins, ties, losses = _window_counts(goal.statistic, samples, reference)
@@ -138,6 +152,7 @@ def beside(
         losses=losses,
         p_value=sign_test(wins, losses) if enough else math.nan,
         draws={one.name: draws[one.statistic.name] for one in GOALS.values()},
+        held=held,
     )
 
 
@@ -179,6 +194,18 @@ def _broken(guard: Guard, statistic: Statistic, change: Change, load: str) -> li
             guard.name, statistic.label, load, change, worse - guard.margin, statistic.relative
         )
     ]
+
+
+def _beyond(
+    guard: Guard, statistic: Statistic, change: Floats, base: Floats, num_draws: int
+) -> NDArray[np.bool_]:
+    """Tell in which draws a guard is broken by point estimate."""
+    change, base = change[:num_draws], base[:num_draws]
+    sign = 1.0 if statistic.better == "lower" else -1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        worse = sign * (np.expm1(change) if statistic.relative else change)
+        gap = worse * base if statistic.relative else worse
+        return np.asarray((worse > guard.margin) & (gap > guard.least))
 
 
 def _broken_classes(
@@ -334,15 +361,23 @@ class Winner:
     policy : str
         The reference where nothing is surely better.
     tied : tuple of str
-        Others that would do as well: their difference to it is not sure, or a tie.
+        Others that would do as well: they win often when windows are drawn again, or their
+        difference to it is not sure or a tie.
     gain : Change
         Over all loads.
+    share : float
+        Of draws of windows in which it wins by point estimates.
     """
 
     goal: str
     policy: str
     tied: tuple[str, ...]
     gain: Change
+    share: float = math.nan
+
+
+#: A policy that wins so often when windows are drawn again would do as well.
+TIED_SHARE = 0.1
 
 
 def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | None = None) -> Winner:
@@ -374,15 +409,45 @@ def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | Non
     candidates = [one for one in standings if able(one) and sign * draws(one).estimate < 0]
     if not candidates:
         return Winner(goal.name, REFERENCE, (), reference.gain[goal.name])
-    ordered = sorted(candidates, key=lambda one: (sign * draws(one).estimate, one.policy.name))
+    shares = _win_shares(standings, goal, names)
+    ordered = sorted(
+        candidates,
+        key=lambda one: (-shares[one.policy.name], sign * draws(one).estimate, one.policy.name),
+    )
     best = ordered[0]
-    tied = [one.policy.name for one in ordered[1:] if _as_good(draws(one), draws(best), sign)]
+    tied = [
+        one.policy.name
+        for one in ordered[1:]
+        if shares[one.policy.name] >= TIED_SHARE or _as_good(draws(one), draws(best), sign)
+    ]
     return Winner(
         goal.name,
         best.policy.name,
         tuple(tied),
         _gain(goal, {load: best.loads[load] for load in names}),
+        shares[best.policy.name],
     )
+
+
+def _win_shares(
+    standings: Sequence[Standing], goal: Goal, loads: Sequence[str]
+) -> dict[str, float]:
+    """Return how often each policy wins, by point estimates, when windows are drawn again.
+
+    What wins most often hangs less on the windows than what wins in the one draw that was seen.
+    """
+    sign = -1.0 if goal.statistic.better == "lower" else 1.0
+    able = [one for one in standings if one.kind == "policy" and one.policy.name != REFERENCE]
+    size = min((len(each.held) for one in able for each in one.loads.values()), default=1)
+    gains = np.full((len(able) + 1, size), 0.0)
+    for row, one in enumerate(able, start=1):
+        each = sign * np.array([one.loads[load].draws[goal.name].values[:size] for load in loads])
+        held = np.all([one.loads[load].held[:size] for load in loads], axis=0)
+        worth = held & (each.max(axis=0) > MARGIN)
+        gains[row] = np.where(worth, each.mean(axis=0), -np.inf)
+    won = np.nan_to_num(gains, nan=-np.inf).argmax(axis=0)[1:]
+    count = max(len(won), 1)
+    return {one.policy.name: float((won == row).sum()) / count for row, one in enumerate(able, 1)}
 
 
 def _as_good(one: Draws, best: Draws, sign: int) -> bool:
