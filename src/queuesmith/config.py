@@ -38,8 +38,9 @@ class EngineConfig:
     watermark : float
         Share of KV blocks kept free at admission while anything runs.
     enable_prefix_caching : bool
-        Whether blocks keep their content after use, for requests with the same start. Off here
-        unless asked for, since few traces say which prompts share a start; vLLM has it on.
+        Whether blocks keep their content after use, for requests with the same start. Without
+        effect on a trace without `block_hashes`, which does not say which prompts start alike;
+        then a preempted request finds nothing of its own again either.
     scheduling_policy : {"fcfs", "priority"}
         vLLM's own choice of the request to preempt: the last in `running`, or the largest
         (priority, arrival). A policy's ``victim_key`` takes its place.

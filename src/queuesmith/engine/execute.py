@@ -58,7 +58,7 @@ def simulate_workload(
         return simulate_fleet(
             workload, compiled, config, step_time, fleet, horizon=horizon, record=record, jump=jump
         )
-    settings = make_settings(config, step_time, compiled.policy, jump and not record)
+    settings = make_settings(workload, config, step_time, compiled.policy, jump and not record)
     sizes = (0, 0, 0)
     if record:  # the first run counts what the second one writes down
         counted = _run(workload, compiled, settings, horizon, sizes).state
@@ -85,7 +85,9 @@ def simulate_workload(
     )
 
 
-def make_settings(config: EngineConfig, step_time: StepTime, policy: Policy, jump: bool) -> Any:
+def make_settings(
+    workload: Workload, config: EngineConfig, step_time: StepTime, policy: Policy, jump: bool
+) -> Any:
     """Return the one row of settings that the kernel reads."""
     settings = np.recarray(1, SETTINGS_DTYPE)
     values = {
@@ -101,7 +103,7 @@ def make_settings(config: EngineConfig, step_time: StepTime, policy: Policy, jum
         "chunked": config.enable_chunked_prefill,
         "reserve_full_isl": config.scheduler_reserve_full_isl,
         "watermark_blocks": config.watermark_blocks,
-        "caching": config.enable_prefix_caching,
+        "caching": workload.contents is not None,
         "async_scheduling": config.async_scheduling,
         "priority_victims": config.scheduling_policy == "priority",
         "instant_prefill": config.instant_prefill,
@@ -115,8 +117,7 @@ def make_settings(config: EngineConfig, step_time: StepTime, policy: Policy, jum
         "reads_clients": policy.reads_field("request.client_tokens"),
         "reads_prefill": policy.reads_field("request.prefill_tokens_since_arrival"),
         "reads_oldest_wait": policy.reads_field("engine.oldest_wait"),
-        # With two steps under way there is no stretch in which nothing changes.
-        "jump": jump and not config.async_scheduling,
+        "jump": jump,
     }
     for name, value in values.items():
         settings[name] = value

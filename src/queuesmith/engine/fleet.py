@@ -121,7 +121,7 @@ def simulate_fleet(
     EngineError
         If an engine makes no progress, or memory does not suffice.
     """
-    settings = make_settings(config, step_time, compiled.policy, jump and not record)
+    settings = make_settings(workload, config, step_time, compiled.policy, jump and not record)
     route_key = compile_router(fleet.router)
 
     def run(sizes: Counts) -> _FleetRun:

@@ -37,7 +37,7 @@ from queuesmith.engine.state import (
     WAITING,
     WORK_DTYPE,
 )
-from queuesmith.engine.waiting import schedule_waiting
+from queuesmith.engine.waiting import note_backlog, schedule_waiting
 from queuesmith.request import ENGINE_DTYPE, REQUEST_DTYPE
 
 REQUEST = numba.from_dtype(REQUEST_DTYPE)
@@ -110,8 +110,7 @@ def observe(requests, e, p, s, lists):
     e.recent_ttft = 1.0 if np.isnan(s.recent_ttft) else s.recent_ttft
     e.arrival_rate = 1.0 / s.mean_gap if s.mean_gap > 0.0 else 1.0
     e.mean_prompt_tokens = s.prompt_tokens_seen / s.next_row
-    e.backlog_time = s.waiting_tokens / e.token_rate
-    s.peak_backlog_time = max(s.peak_backlog_time, e.backlog_time)
+    e.backlog_time = note_backlog(s)
     e.peak_backlog_time = s.peak_backlog_time
 
 

@@ -137,10 +137,15 @@ STEP_DTYPE = np.dtype(
 #: What the engine knows of a request besides the row that its policy sees.
 WORK_DTYPE = np.dtype(
     [
+        # what every step looks at, in one cache line
         ("output_len", "i8"),  # the truth
+        ("blocks", "i8"),  # KV blocks held
+        ("tokens_under_way", "i8"),  # asynchronous scheduling: scheduled, not computed
+        ("placeholders", "i8"),  # output tokens under way
+        ("stale_tokens", "i8"),  # of those under way, from before a preemption
+        ("ended", "?"),
         ("client", "i8"),  # code from 0
         ("key", "f8"),  # its waiting_key, when last asked
-        ("blocks", "i8"),  # KV blocks held
         ("table", "i8"),  # where its blocks stand in `tables`
         ("remembered", "i8"),  # of its blocks, whose content is known
         ("admission", "i8"),  # number of its last admission
@@ -148,12 +153,7 @@ WORK_DTYPE = np.dtype(
         ("tokens", "i8"),  # of this step, while `running` is sorted back
         ("output_at_admission", "i8"),
         ("prefill_at_arrival", "i8"),  # `prefill_tokens` of the engine then
-        # asynchronous scheduling
-        ("tokens_under_way", "i8"),  # scheduled, not computed
-        ("placeholders", "i8"),  # output tokens under way
-        ("stale_tokens", "i8"),  # of those under way, from before a preemption
         ("abort_time", "f8"),
-        ("ended", "?"),
         ("scheduled_ts", "f8"),  # results; NaN until they happen
         ("first_token_ts", "f8"),
         ("finished_ts", "f8"),

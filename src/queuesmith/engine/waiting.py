@@ -179,6 +179,15 @@ def rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit):
 
 
 @njit(forceinline=True, _nrt=False)
+def note_backlog(s):
+    """Keep the largest backlog since `waiting` was last empty, and return the present one, s."""
+    token_rate = 1.0 if np.isnan(s.token_rate) else s.token_rate
+    backlog_time = s.waiting_tokens / token_rate
+    s.peak_backlog_time = max(s.peak_backlog_time, backlog_time)
+    return backlog_time
+
+
+@njit(forceinline=True, _nrt=False)
 def most_tokens_per_request(p, s):
     """Return the most tokens that one request may compute in this step."""
     num_present = s.num_waiting + s.num_running + s.num_held
