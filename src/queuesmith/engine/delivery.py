@@ -66,10 +66,17 @@ def count_gap(s, itl, gap, times):
 
 
 @njit(forceinline=True, _nrt=False)
+def begin_delivery(s):
+    """Begin to count what comes at the end of a step, `now`."""
+    s.num_finished_now = s.first_prompt_tokens_now = s.num_left = 0
+
+
+@njit(forceinline=True, _nrt=False)
 def finish(p, s, w, clients, pool, tables):
     """Free what a request holds that has produced its last token."""
     w.finished_ts = s.now
     w.ended = True
+    s.num_finished_now += 1
     give_back_blocks(p, s, w, pool, tables)
     s.num_ended += 1
     s.steps_at_end = s.num_steps
@@ -84,6 +91,8 @@ def note_token(r, s, w, itl):
         count_gap(s, itl, s.now - r.last_token_ts, 1)
         return
     w.first_token_ts = s.now
+    s.queued_prompt_tokens -= r.num_prompt_tokens
+    s.first_prompt_tokens_now += r.num_prompt_tokens
     ttft = s.now - r.arrival_time
     if np.isnan(s.recent_ttft):
         s.recent_ttft = ttft
@@ -187,6 +196,7 @@ def complete_step(
     s.num_preempted = 0
     before = s.now
     s.now += seconds
+    begin_delivery(s)
     s.num_steps += 1
     num_scheduled = 0
     if s.next_abort < s.num_aborts:  # whoever gives up now was computed for all the same
@@ -281,6 +291,7 @@ def deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables
     first = s.under_way
     before = s.now
     s.now += s.seconds_under_way
+    begin_delivery(s)
     if s.next_abort < s.num_aborts:
         take_aborts(requests, p, s, work, lists, clients, pool, tables)
     count_prefill(s, s.prefill_under_way, s.seconds_under_way)

@@ -4,6 +4,7 @@ import numpy as np
 from numba import njit
 
 from queuesmith.engine.delivery import (
+    begin_delivery,
     count_gap,
     count_prefill,
     finish,
@@ -116,6 +117,7 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
         before = s.now
         s.now += seconds
         s.step_time = seconds
+        begin_delivery(s)
         count_gap(s, itl, s.now - before, num_running - num_unusual)
         if is_async:
             s.seconds_under_way = scheduled
