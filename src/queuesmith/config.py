@@ -6,6 +6,11 @@ from typing import Any, Literal, Self
 
 from queuesmith.errors import ConfigError, did_you_mean
 
+_OPTIONAL = (
+    "max_num_active_seqs", "max_num_scheduled_tokens", "max_num_queued_reqs",
+    "max_num_queued_tokens",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -38,8 +43,9 @@ class EngineConfig:
     watermark : float
         Share of KV blocks kept free at admission while anything runs.
     enable_prefix_caching : bool
-        Whether blocks keep their content after use, for requests with the same start. Off here
-        unless asked for, since few traces say which prompts share a start; vLLM has it on.
+        Whether blocks keep their content after use, for requests with the same start. Without
+        effect on a trace without `block_hashes`, which does not say which prompts start alike;
+        then a preempted request finds nothing of its own again either.
     scheduling_policy : {"fcfs", "priority"}
         vLLM's own choice of the request to preempt: the last in `running`, or the largest
         (priority, arrival). A policy's ``victim_key`` takes its place.
@@ -47,6 +53,11 @@ class EngineConfig:
         Whether a step is scheduled while the one before it is computed, as vLLM does on a GPU: what
         a step frees, seats and KV blocks and requests that end by a stop token, is known one step
         later. Off here unless asked for.
+    max_num_queued_reqs : int or None
+        Requests waiting or running at which a server turns new ones away, with HTTP 503. Each
+        replica counts its own, whereas vLLM's server counts all engines behind it.
+    max_num_queued_tokens : int or None
+        Prompt tokens, of requests without a first token, at which a server turns new ones away.
     instant_prefill : bool
         Not in vLLM: a missing prompt is computed whole in one step and counts as one token.
 
@@ -71,6 +82,8 @@ class EngineConfig:
     enable_prefix_caching: bool = False
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
     instant_prefill: bool = False
 
     def __post_init__(self) -> None:
@@ -83,9 +96,11 @@ class EngineConfig:
             ("max_num_active_seqs", 1),
             ("max_num_scheduled_tokens", 1),
             ("long_prefill_token_threshold", 0),
+            ("max_num_queued_reqs", 0),
+            ("max_num_queued_tokens", 0),
         ):
             value = getattr(self, name)
-            if value is None and name in ("max_num_active_seqs", "max_num_scheduled_tokens"):
+            if value is None and name in _OPTIONAL:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**40:
                 raise ConfigError(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ NUM_RANDOM_ROWS = 600
 NUM_WINDOWS = 12
 NUM_REQUESTS = 24
 
-_FLAGS = ("admit", "hold")
+_FLAGS = ("admit", "hold", "reject")
 #: ENGINE settings that would make the small engine of these windows a large one.
 _SIZES = ("max_num_batched_tokens", "max_num_scheduled_tokens", "max_model_len", "num_gpu_blocks")
 
@@ -130,12 +130,13 @@ def check_policy(policy: Policy | str | PathLike[str], *, seed: int = 0) -> Poli
     policy = get_policy(policy)  # which makes the static check
     checks = ["the file is within the policy language"]
     rng = np.random.default_rng(seed)
-    waiting, running = _reachable_rows(rng, is_running=False), _reachable_rows(rng, is_running=True)
+    waiting, running = _reachable_rows(rng, "waiting"), _reachable_rows(rng, "running")
     asked = {
         "waiting_key": [waiting, running] if policy.preemptive else [waiting],
         "victim_key": [running],
         "admit": [waiting],
         "hold": [running],
+        "reject": [_reachable_rows(rng, "arriving")] if policy.reject else [],
     }
     answers = {
         name: [_ask_plain(policy, name, hook, rows) for rows in asked[name]]
@@ -352,8 +353,11 @@ def _order(key: float) -> float:
     return math.inf if math.isnan(key) else float(key)
 
 
-def _reachable_rows(rng: np.random.Generator, *, is_running: bool) -> _Rows:
+def _reachable_rows(
+    rng: np.random.Generator, state: Literal["arriving", "waiting", "running"]
+) -> _Rows:
     """Draw rows at the edges of every field, in combinations that an engine can reach."""
+    is_running = state == "running"
     edges = [(name, value) for name, values in _REQUEST_EDGES.items() for value in values]
     engine_edges = [(name, value) for name, values in _ENGINE_EDGES.items() for value in values]
     total = NUM_RANDOM_ROWS + len(edges) + len(engine_edges)
@@ -368,9 +372,13 @@ def _reachable_rows(rng: np.random.Generator, *, is_running: bool) -> _Rows:
     for row, (name, value) in enumerate(engine_edges, len(edges)):
         engines[name][row] = value
 
-    if is_running:
+    if state != "waiting":
         engines.num_waiting[::3] = 0
+    if is_running:
         engines.num_running = np.maximum(engines.num_running, 1)
+    if state == "arriving":
+        requests.num_output_tokens = requests.num_preemptions = 0
+        requests.prefill_tokens_since_arrival = 0
     nobody = engines.num_waiting == 0
     for name in ("waiting_tokens", "mean_waiting_tokens", "mean_wait", "oldest_wait"):
         engines[name][nobody] = 0

@@ -60,6 +60,7 @@ def first_difference(result: Result, reference: ReferenceEngine) -> str:
             ("first token", ours.first_token_ts, request.first_token_ts),
             ("last token", ours.last_token_ts, request.finished_ts),
             ("aborted", ours.aborted_ts, request.aborted_ts),
+            ("rejected", ours.rejected_ts, request.rejected_ts),
         ):
             if math.isnan(kernel_says) and math.isnan(reference_says):
                 continue

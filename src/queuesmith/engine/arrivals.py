@@ -58,7 +58,9 @@ def look_for_ends(f, line, s, work, placed, watched, next_turn, think_time, arri
         w = work[placed[PLACED_ROW, row]]
         end = np.nan
         if w.ended:
-            end = w.finished_ts if np.isnan(w.aborted_ts) else w.aborted_ts
+            end = w.finished_ts
+            if np.isnan(end):
+                end = w.rejected_ts if np.isnan(w.aborted_ts) else w.aborted_ts
         elif w.abort_time <= s.now:  # given up, which the engine finds out at its next step
             end = w.abort_time
         if np.isnan(end):

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -30,19 +30,20 @@ from queuesmith.policies import Policy
 from queuesmith.routers import Router
 from queuesmith.routers.rows import REPLICA_DTYPE, SENT_DTYPE
 
-SIGNATURES = {"waiting_key": KEY, "victim_key": KEY, "admit": FLAG, "hold": FLAG}
+SIGNATURES = {"waiting_key": KEY, "victim_key": KEY, "admit": FLAG, "hold": FLAG, "reject": FLAG}
 ROUTE_SIGNATURE = types.float64(numba.from_dtype(SENT_DTYPE), numba.from_dtype(REPLICA_DTYPE))
 
 
 @dataclass(frozen=True)
 class CompiledPolicy:
-    """A policy with its four hooks as compiled functions; absent ones are never called."""
+    """A policy with its hooks as compiled functions; absent ones are never called."""
 
     policy: Policy
     waiting_key: Callable[..., float]
     victim_key: Callable[..., float]
     admit: Callable[..., bool]
     hold: Callable[..., bool]
+    reject: Callable[..., bool]
 
 
 def compile_policy(policy: Policy, *, keep: bool = True) -> CompiledPolicy:
@@ -69,9 +70,7 @@ def compile_policy(policy: Policy, *, keep: bool = True) -> CompiledPolicy:
             for hook, signature in SIGNATURES.items()
         }
         compiled = _COMPILED[policy.source] = CompiledPolicy(policy, **hooks)
-    return CompiledPolicy(
-        policy, compiled.waiting_key, compiled.victim_key, compiled.admit, compiled.hold
-    )
+    return replace(compiled, policy=policy)
 
 
 _COMPILED: dict[str, CompiledPolicy] = {}

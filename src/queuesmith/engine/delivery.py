@@ -66,10 +66,17 @@ def count_gap(s, itl, gap, times):
 
 
 @njit(forceinline=True, _nrt=False)
+def begin_delivery(s):
+    """Begin to count what comes at the end of a step, `now`."""
+    s.num_finished_now = s.first_prompt_tokens_now = s.num_left = 0
+
+
+@njit(forceinline=True, _nrt=False)
 def finish(p, s, w, clients, pool, tables):
     """Free what a request holds that has produced its last token."""
     w.finished_ts = s.now
     w.ended = True
+    s.num_finished_now += 1
     give_back_blocks(p, s, w, pool, tables)
     s.num_ended += 1
     s.steps_at_end = s.num_steps
@@ -78,26 +85,33 @@ def finish(p, s, w, clients, pool, tables):
 
 
 @njit(forceinline=True, _nrt=False)
+def note_token(r, s, w, itl):
+    """Note that a request has its first token `now`, or how long after its last one it has it."""
+    if r.num_output_tokens > 0:
+        count_gap(s, itl, s.now - r.last_token_ts, 1)
+        return
+    w.first_token_ts = s.now
+    s.queued_prompt_tokens -= r.num_prompt_tokens
+    s.first_prompt_tokens_now += r.num_prompt_tokens
+    ttft = s.now - r.arrival_time
+    if np.isnan(s.recent_ttft):
+        s.recent_ttft = ttft
+    else:
+        s.recent_ttft += AVERAGE_WEIGHT * (ttft - s.recent_ttft)
+
+
+@njit(forceinline=True, _nrt=False)
 def emit_token(r, p, s, w, clients, itl, pool, tables, before):
     """Give a request its next output token at `now`; tell whether that was its last.
 
     Most had one at the start of the step, `before`: those gaps are counted together.
     """
-    now = s.now
-    if r.num_output_tokens > 0:
-        if r.last_token_ts == before:
-            s.num_usual_gaps += 1
-        else:
-            count_gap(s, itl, now - r.last_token_ts, 1)
+    if r.num_output_tokens > 0 and r.last_token_ts == before:
+        s.num_usual_gaps += 1
     else:
-        w.first_token_ts = now
-        ttft = now - r.arrival_time
-        if np.isnan(s.recent_ttft):
-            s.recent_ttft = ttft
-        else:
-            s.recent_ttft += AVERAGE_WEIGHT * (ttft - s.recent_ttft)
+        note_token(r, s, w, itl)
     r.num_output_tokens += 1
-    r.last_token_ts = now
+    r.last_token_ts = s.now
     if p.reads_clients:
         clients[w.client].counter += 2.0
     if r.num_output_tokens < w.output_len:
@@ -182,6 +196,7 @@ def complete_step(
     s.num_preempted = 0
     before = s.now
     s.now += seconds
+    begin_delivery(s)
     s.num_steps += 1
     num_scheduled = 0
     if s.next_abort < s.num_aborts:  # whoever gives up now was computed for all the same
@@ -219,6 +234,12 @@ def complete_step(
     return num_scheduled
 
 
+@njit(forceinline=True, _nrt=False)
+def is_whole_with(r, w, new):
+    """Tell whether all tokens of a request are computed, or under way to be, with `new` more."""
+    return r.num_computed_tokens + new >= r.num_prompt_tokens + r.num_output_tokens + w.placeholders
+
+
 @njit(_nrt=False)
 def put_under_way(requests, e, p, s, work, lists, first, log_steps, log_tokens, log_preemptions):
     """Keep what was scheduled, in lists from `first` on; its tokens count as computed from now on.
@@ -226,33 +247,31 @@ def put_under_way(requests, e, p, s, work, lists, first, log_steps, log_tokens, 
     Returns the requests of the step, those whose tokens are all computed by it, and its seconds: 0
     when there is nothing to compute.
     """
-    num_whole = 0
-    for place in range(s.num_running):  # in order of budget
-        row, new = lists[RUNNING, place], lists[TOKENS, place]
-        if new == 0:
-            continue
-        r, w = requests[row], work[row]
-        s.num_computed_tokens += new
-        r.num_computed_tokens += new
-        w.tokens_under_way += new
-        reach = r.num_prompt_tokens + r.num_output_tokens + w.placeholders
-        if r.num_computed_tokens >= reach:
-            lists[first + STEP_BUDGET, num_whole] = row
-            num_whole += 1
+    if p.caching:
+        num_whole = 0
+        for place in range(s.num_running):  # in order of budget
+            row, new = lists[RUNNING, place], lists[TOKENS, place]
+            if new > 0 and is_whole_with(requests[row], work[row], new):
+                lists[first + STEP_BUDGET, num_whole] = row
+                num_whole += 1
     if s.num_held > 0 or s.out_of_order:
         restore_running(s, work, lists)
     num_scheduled = 0
+    s.num_decoding = 0
     for place in range(s.num_running):
         row, new = lists[RUNNING, place], lists[TOKENS, place]
         if new == 0:
             continue
         r, w = requests[row], work[row]
-        reach = r.num_prompt_tokens + r.num_output_tokens + w.placeholders
-        is_whole = r.num_computed_tokens >= reach
+        is_whole = is_whole_with(r, w, new)
         lists[first + STEP_ROWS, num_scheduled] = row
         lists[first + STEP_TOKENS, num_scheduled] = new
         lists[first + STEP_IS_WHOLE, num_scheduled] = is_whole
+        s.num_computed_tokens += new
+        r.num_computed_tokens += new
+        w.tokens_under_way += new
         w.placeholders += is_whole
+        s.num_decoding += is_whole
         num_scheduled += 1
     seconds = 0.0
     if num_scheduled > 0:
@@ -263,7 +282,7 @@ def put_under_way(requests, e, p, s, work, lists, first, log_steps, log_tokens, 
     s.num_preempted = 0
     s.num_steps += 1
     s.num_entries += num_scheduled
-    return num_scheduled, num_whole, seconds
+    return num_scheduled, s.num_decoding, seconds
 
 
 @njit(_nrt=False)
@@ -272,6 +291,7 @@ def deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables
     first = s.under_way
     before = s.now
     s.now += s.seconds_under_way
+    begin_delivery(s)
     if s.next_abort < s.num_aborts:
         take_aborts(requests, p, s, work, lists, clients, pool, tables)
     count_prefill(s, s.prefill_under_way, s.seconds_under_way)
@@ -287,6 +307,7 @@ def deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables
             remember_blocks(p, w, pool, contents, tables, known)
             if r.num_output_tokens + 1 == w.output_len:
                 give_back_blocks(p, s, w, pool, tables)
+    num_ended = s.num_ended
     for place in range(s.num_under_way):
         row = lists[first + STEP_ROWS, place]
         r, w = requests[row], work[row]
@@ -305,16 +326,19 @@ def deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables
             leave_waiting(requests, p, s, work, lists, row)
         elif is_stale:
             grow_waiting(requests, e, p, s, work, lists, clients, row, waiting_key)
+        elif has_finished:
+            s.num_decoding -= w.placeholders
     if s.num_usual_gaps > 0:
         count_gap(s, itl, s.now - before, s.num_usual_gaps)
         s.num_usual_gaps = 0
-    kept = 0
-    for place in range(s.num_running):
-        row = lists[RUNNING, place]
-        if not work[row].ended:
-            lists[RUNNING, kept] = row
-            kept += 1
-    s.num_running = kept
+    if s.num_ended > num_ended:
+        kept = 0
+        for place in range(s.num_running):
+            row = lists[RUNNING, place]
+            if not work[row].ended:
+                lists[RUNNING, kept] = row
+                kept += 1
+        s.num_running = kept
     if s.num_waiting == 0:
         s.peak_backlog_time = 0.0
 

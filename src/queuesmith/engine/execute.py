@@ -1,6 +1,8 @@
 """One workload through the compiled kernel, and what a policy did wrong in it."""
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,8 +29,13 @@ from queuesmith.engine.state import (
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, request_rows
 from queuesmith.errors import EngineError, PolicyError
-from queuesmith.policies import Policy
+from queuesmith.policies import HOOKS, Policy
 from queuesmith.request import ENGINE_DTYPE, ENGINE_FIELDS, REQUEST_FIELDS
+
+#: What the kernel may do, in steps and questions to a policy, before it first comes back to Python;
+#: a question may cost a tenth of a millisecond. Later it comes back about every `SECONDS_PER_TURN`.
+FIRST_ALLOWANCE = 4096
+SECONDS_PER_TURN = 0.1
 
 if TYPE_CHECKING:
     from queuesmith.engine.fleet import Fleet
@@ -58,7 +65,7 @@ def simulate_workload(
         return simulate_fleet(
             workload, compiled, config, step_time, fleet, horizon=horizon, record=record, jump=jump
         )
-    settings = make_settings(config, step_time, compiled.policy, jump and not record)
+    settings = make_settings(workload, config, step_time, compiled.policy, jump and not record)
     sizes = (0, 0, 0)
     if record:  # the first run counts what the second one writes down
         counted = _run(workload, compiled, settings, horizon, sizes).state
@@ -85,7 +92,9 @@ def simulate_workload(
     )
 
 
-def make_settings(config: EngineConfig, step_time: StepTime, policy: Policy, jump: bool) -> Any:
+def make_settings(
+    workload: Workload, config: EngineConfig, step_time: StepTime, policy: Policy, jump: bool
+) -> Any:
     """Return the one row of settings that the kernel reads."""
     settings = np.recarray(1, SETTINGS_DTYPE)
     values = {
@@ -101,26 +110,33 @@ def make_settings(config: EngineConfig, step_time: StepTime, policy: Policy, jum
         "chunked": config.enable_chunked_prefill,
         "reserve_full_isl": config.scheduler_reserve_full_isl,
         "watermark_blocks": config.watermark_blocks,
-        "caching": config.enable_prefix_caching,
+        "caching": workload.contents is not None,
         "async_scheduling": config.async_scheduling,
         "priority_victims": config.scheduling_policy == "priority",
         "instant_prefill": config.instant_prefill,
+        "has_limits": (config.max_num_queued_reqs, config.max_num_queued_tokens) != (None, None),
+        "max_num_queued_reqs": _or_none(config.max_num_queued_reqs),
+        "max_num_queued_tokens": _or_none(config.max_num_queued_tokens),
         "a": step_time.a + step_time.host_overhead,
         **{name: getattr(step_time, name) for name in ("b1", "b2", "t0", "c", "d", "e", "f")},
         "has_victim_key": policy.victim_key is not None,
         "has_admit": policy.admit is not None,
         "has_hold": policy.hold is not None,
+        "has_reject": policy.reject is not None,
         "preemptive": policy.preemptive,
         "keeps_heap": policy.static and policy.admit is None and not policy.preemptive,
         "reads_clients": policy.reads_field("request.client_tokens"),
         "reads_prefill": policy.reads_field("request.prefill_tokens_since_arrival"),
         "reads_oldest_wait": policy.reads_field("engine.oldest_wait"),
-        # With two steps under way there is no stretch in which nothing changes.
-        "jump": jump and not config.async_scheduling,
+        "jump": jump,
     }
     for name, value in values.items():
         settings[name] = value
     return settings
+
+
+def _or_none(limit: int | None) -> int:
+    return 2**62 if limit is None else limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,31 +177,55 @@ def _run(
         np.zeros((log_sizes[1], 2), np.int64),
         np.zeros(log_sizes[2], np.int64),
     )
+    arguments = (
+        requests,
+        engine,
+        settings,
+        state,
+        work,
+        lists,
+        zeros(int(workload.client.max()) + 1, CLIENT_DTYPE),
+        itl,
+        *block_pool(workload, work, int(settings.num_gpu_blocks[0])),
+        np.zeros(int(settings.block_size[0]), np.int64),
+        recording.steps,
+        recording.tokens,
+        recording.preemptions,
+        compiled.waiting_key,
+        compiled.victim_key,
+        compiled.admit,
+        compiled.hold,
+        compiled.reject,
+    )
     try:
-        status = kernel.run(
-            requests,
-            engine,
-            settings,
-            state,
-            work,
-            lists,
-            zeros(int(workload.client.max()) + 1, CLIENT_DTYPE),
-            itl,
-            *block_pool(workload, work, int(settings.num_gpu_blocks[0])),
-            np.zeros(int(settings.block_size[0]), np.int64),
-            recording.steps,
-            recording.tokens,
-            recording.preemptions,
-            compiled.waiting_key,
-            compiled.victim_key,
-            compiled.admit,
-            compiled.hold,
-        )
+        status = in_turns(lambda: kernel.run(*arguments), state)
     except (ArithmeticError, ValueError, IndexError) as error:
         raise explain_fault(compiled.policy, requests, engine[0], state[0], error) from None
     if status != kernel.FINISHED:
         raise explain_stall(compiled.policy, state[0], status)
     return _Run(requests, state[0], work, itl, recording)
+
+
+def in_turns(run: Callable[[], int], row: Any) -> int:
+    """Run the kernel, coming back to Python often enough for signals to be heard.
+
+    Parameters
+    ----------
+    run : callable
+        Goes on from where it stopped, and returns ``PAUSED`` when the allowance is used up.
+    row : (1,) record array
+        With the `allowance`.
+    """
+    allowance = FIRST_ALLOWANCE
+    while True:
+        row.allowance = allowance
+        start = time.perf_counter()
+        status = run()
+        if status != kernel.PAUSED:
+            return status
+        seconds = max(time.perf_counter() - start, 1e-6)
+        growth = min(max(SECONDS_PER_TURN / seconds, 1 / 64), 8.0)
+        allowance = max(int(allowance * growth), 1)
 
 
 def set_up(state: Any, settings: Any, now: float) -> None:
@@ -208,7 +248,8 @@ def work_rows(workload: Workload) -> Any:
     work.output_len = workload.output_len
     work.client = workload.client
     work.abort_time = workload.abort_time
-    work.scheduled_ts = work.first_token_ts = work.finished_ts = work.aborted_ts = np.nan
+    work.scheduled_ts = work.first_token_ts = work.finished_ts = np.nan
+    work.aborted_ts = work.rejected_ts = np.nan
     return work
 
 
@@ -254,7 +295,7 @@ def explain_fault(
     policy: Policy, requests: Any, engine: Any, state: Any, error: Exception
 ) -> PolicyError:
     """Ask the hook again in plain Python, which knows the line."""
-    hook = ("waiting_key", "victim_key", "admit", "hold")[int(state.fault_hook)]
+    hook = HOOKS[int(state.fault_hook)]
     row = requests[int(state.fault_row)]
     request = SimpleNamespace(**{name: row[name].item() for name in REQUEST_FIELDS})
     view = SimpleNamespace(**{name: engine[name].item() for name in ENGINE_FIELDS})
@@ -288,6 +329,7 @@ def result_rows(workload: Workload, requests: Any, work: Any) -> Any:
     rows.first_token_ts = work.first_token_ts
     rows.last_token_ts = work.finished_ts
     rows.aborted_ts = work.aborted_ts
+    rows.rejected_ts = work.rejected_ts
     rows.num_output_tokens = requests.num_output_tokens
     rows.num_preemptions = requests.num_preemptions
     return rows

@@ -19,6 +19,7 @@ from queuesmith.engine.execute import (
     block_pool,
     explain_fault,
     explain_stall,
+    in_turns,
     make_settings,
     num_lists,
     result_rows,
@@ -121,7 +122,7 @@ def simulate_fleet(
     EngineError
         If an engine makes no progress, or memory does not suffice.
     """
-    settings = make_settings(config, step_time, compiled.policy, jump and not record)
+    settings = make_settings(workload, config, step_time, compiled.policy, jump and not record)
     route_key = compile_router(fleet.router)
 
     def run(sizes: Counts) -> _FleetRun:
@@ -220,42 +221,44 @@ class _FleetRun:
         # Only here: most of those who import this have one engine, and this one compiles.
         from queuesmith.engine import fleet_kernel
 
+        arguments = (
+            self.source,
+            self.source_work,
+            self.sent,
+            self.arrival,
+            self.heap,
+            self.next_turn,
+            self.think_time,
+            self.placed,
+            self.control,
+            self.lines,
+            self.views,
+            self.watched,
+            self.ranks,
+            self.requests,
+            self.engine,
+            self.settings,
+            self.state,
+            self.work,
+            self.lists,
+            self.clients,
+            self.itl,
+            self.pool,
+            self.contents,
+            self.tables,
+            np.zeros(int(self.settings.block_size[0]), np.int64),
+            self.log_steps,
+            self.log_tokens,
+            self.log_preemptions,
+            compiled.waiting_key,
+            compiled.victim_key,
+            compiled.admit,
+            compiled.hold,
+            compiled.reject,
+            route_key,
+        )
         try:
-            status = fleet_kernel.run_fleet(
-                self.source,
-                self.source_work,
-                self.sent,
-                self.arrival,
-                self.heap,
-                self.next_turn,
-                self.think_time,
-                self.placed,
-                self.control,
-                self.lines,
-                self.views,
-                self.watched,
-                self.ranks,
-                self.requests,
-                self.engine,
-                self.settings,
-                self.state,
-                self.work,
-                self.lists,
-                self.clients,
-                self.itl,
-                self.pool,
-                self.contents,
-                self.tables,
-                np.zeros(int(self.settings.block_size[0]), np.int64),
-                self.log_steps,
-                self.log_tokens,
-                self.log_preemptions,
-                compiled.waiting_key,
-                compiled.victim_key,
-                compiled.admit,
-                compiled.hold,
-                route_key,
-            )
+            status = in_turns(lambda: fleet_kernel.run_fleet(*arguments), self.control)
         except (ArithmeticError, ValueError, IndexError) as error:
             control = self.control[0]
             k = int(control.fault_replica)

@@ -24,6 +24,7 @@ from queuesmith.engine.kernel import (
     FLAG,
     KEY,
     PARTS,
+    PAUSED,
     REQUEST,
     forget_stale_code,
     next_start,
@@ -176,6 +177,7 @@ _FLEET = types.int64(
     types.FunctionType(KEY),
     types.FunctionType(FLAG),
     types.FunctionType(FLAG),
+    types.FunctionType(FLAG),
     types.FunctionType(ROUTE_SIGNATURE),
 )
 
@@ -214,12 +216,14 @@ def run_fleet(
     victim_key,
     admit,
     hold,
+    reject,
     route_key,
 ):
     """Simulate until every request has ended or the horizon is reached.
 
-    Everything is changed in place. Arrays of `kernel.run` have a dimension more in front, the
-    replica; `settings`, `tables` and `residues` are shared.
+    It also returns when `allowance` of the fleet is used up; called again it goes on. Everything is
+    changed in place. Arrays of `kernel.run` have a dimension more in front, the replica;
+    `settings`, `tables` and `residues` are shared.
 
     Parameters
     ----------
@@ -270,6 +274,7 @@ def run_fleet(
                 if s.num_ended == s.num_rows or next_start(requests[k], s) >= until:
                     continue
                 s.until = until
+                s.allowance = f.allowance
                 f.fault_replica = k
                 status = run(
                     requests[k],
@@ -291,9 +296,9 @@ def run_fleet(
                     victim_key,
                     admit,
                     hold,
+                    reject,
                 )
-                if status != FINISHED:
-                    return status
+                f.allowance = s.allowance
                 line = lines[k]
                 if is_closed and (s.num_ended > line.num_ended or line.next_abort <= s.now):
                     look_for_ends(
@@ -308,10 +313,15 @@ def run_fleet(
                         arrival,
                         heap,
                     )
+                if status != FINISHED:
+                    return status
             if f.num_future > 0:
                 now = arrival[heap[0]]
         if f.num_future == 0:
             return FINISHED
+        if f.allowance <= 0:
+            return PAUSED
+        f.allowance -= num_replicas
         row = pop_arrival(f, heap, arrival)
         now = arrival[row]
         delay = now - sent[row].arrival_time

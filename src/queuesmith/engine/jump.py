@@ -3,11 +3,53 @@
 import numpy as np
 from numba import njit
 
-from queuesmith.engine.delivery import count_gap, finish, note_state, step_seconds
+from queuesmith.engine.delivery import (
+    begin_delivery,
+    count_gap,
+    count_prefill,
+    finish,
+    note_state,
+    note_token,
+    step_seconds,
+)
 from queuesmith.engine.kv_blocks import more_blocks
 from queuesmith.engine.messages import next_abort_time
-from queuesmith.engine.state import RUNNING
-from queuesmith.engine.waiting import nobody_fits
+from queuesmith.engine.state import (
+    RUNNING,
+    STEP_BUDGET,
+    STEP_IS_WHOLE,
+    STEP_ROWS,
+    STEP_TOKENS,
+)
+from queuesmith.engine.waiting import nobody_fits, note_backlog
+
+
+@njit(forceinline=True, _nrt=False)
+def can_jump(requests, p, s, work, lists, pool, contents, tables):
+    """Tell whether everybody in `running` decodes, with nobody to be admitted beside them.
+
+    If scheduling is asynchronous, the step under way gives each of them a token.
+    """
+    if s.num_running == 0 or s.num_decoding < s.num_running or s.num_running > p.token_budget:
+        return False
+    if p.async_scheduling and p.caching and p.has_victim_key:
+        return False  # blocks are filled and freed in another order than that of `running`
+    return nobody_fits(requests, p, s, work, lists, pool, contents, tables)
+
+
+@njit(forceinline=True, _nrt=False)
+def is_ending_after(r, w, num_steps):
+    """Tell whether the token that comes `num_steps` from now is the last that may come."""
+    return w.output_len == r.max_tokens and r.num_output_tokens + num_steps == w.output_len
+
+
+@njit(forceinline=True, _nrt=False)
+def note_unusual_tokens(requests, s, work, lists, itl, before):
+    """Note first tokens, and gaps of those whose token before did not come at `before`."""
+    for place in range(s.num_running):
+        row = lists[RUNNING, place]
+        if requests[row].num_output_tokens == 0 or requests[row].last_token_ts != before:
+            note_token(requests[row], s, work[row], itl)
 
 
 @njit(forceinline=True, _nrt=False)
@@ -16,38 +58,58 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
 
     Events are an arrival, a client that gives up, a finish, KV blocks running out and `until`;
     what finishes in the last step is freed. Step times are added one by one in the stepping
-    expression: a closed form drifts and can flip a boundary. Returns whether any step was taken.
+    expression: a closed form drifts and can flip a boundary. Under asynchronous scheduling each
+    round schedules a step and hands out the tokens of the one before it, and the last may leave out
+    who is ending. Returns whether any step was taken.
     """
-    num_running = s.num_running
-    if num_running == 0 or s.num_decoding < num_running or num_running > p.token_budget:
+    if not can_jump(requests, p, s, work, lists, pool, contents, tables):
         return False
-    if not nobody_fits(requests, p, s, work, lists, pool, contents, tables):
-        return False
+    num_running, is_async = s.num_running, p.async_scheduling
     residues[:] = 0
     kv_tokens = 0
     most_steps = np.int64(2**62)
+    num_ending = num_unusual = 0
     for place in range(num_running):
         row = lists[RUNNING, place]
         r = requests[row]
         residues[work[row].blocks * p.block_size - r.num_computed_tokens] += 1
         kv_tokens += r.num_computed_tokens
-        most_steps = min(most_steps, work[row].output_len - r.num_output_tokens)
-    if p.caching:
-        most_steps -= 1  # the order in which requests free their blocks matters, and `run` knows it
+        remaining = work[row].output_len - r.num_output_tokens
+        if remaining < most_steps:
+            most_steps = remaining
+            num_ending = 0
+        if is_async:
+            num_ending += remaining == most_steps and work[row].output_len == r.max_tokens
+            num_unusual += r.num_output_tokens == 0 or r.last_token_ts != s.now
+    if p.caching or (num_ending > 0 and s.num_waiting > 0 and num_running < p.seats):
+        # The order in which requests free their blocks matters, or what they leave of the budget
+        # could be for who waits: `run` knows.
+        most_steps -= 1
+        num_ending = 0
     next_arrival = np.inf
     if s.next_row < s.num_rows:
         next_arrival = requests[s.next_row].arrival_time
     next_abort = next_abort_time(s, work, lists)
     caching, until, block_size = p.caching, s.until, p.block_size
+    note_backlog(s)
+    num_decodes = num_running
     num_steps = 0
     residue = 0  # tokens that still fit into the last block; at 0 one more is needed
     while num_steps < most_steps and s.now < next_arrival and s.now < until:
+        if num_ending > 0 and num_steps == most_steps - 1:
+            for place in range(num_running):
+                r, w = requests[lists[RUNNING, place]], work[lists[RUNNING, place]]
+                if is_ending_after(r, w, most_steps):
+                    residues[(w.blocks * block_size - r.num_computed_tokens) % block_size] -= 1
+                    kv_tokens -= r.num_computed_tokens + num_steps
+            num_decodes -= num_ending
         if residues[residue] > s.num_free_blocks:
             break
         next_residue = 0 if residue == block_size - 1 else residue + 1
         if caching and (residues[residue] > 0 or residues[next_residue] > 0):
             break  # blocks are taken or filled: which ones matters, so this step is for `run`
-        seconds = step_seconds(p, 0, num_running, kv_tokens, 0.0)
+        scheduled = step_seconds(p, 0, num_decodes, kv_tokens, 0.0) if num_decodes > 0 else 0.0
+        seconds = s.seconds_under_way if is_async else scheduled
         if s.now + seconds >= next_abort:
             break  # whoever gives up meanwhile gets no token of this step
         s.num_free_blocks -= residues[residue]
@@ -55,24 +117,46 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
         before = s.now
         s.now += seconds
         s.step_time = seconds
-        count_gap(s, itl, s.now - before, num_running)
+        begin_delivery(s)
+        count_gap(s, itl, s.now - before, num_running - num_unusual)
+        if is_async:
+            s.seconds_under_way = scheduled
+            count_prefill(s, s.prefill_under_way, seconds)
+            s.prefill_under_way = 0
+            if num_unusual > 0:
+                note_unusual_tokens(requests, s, work, lists, itl, before)
+                num_unusual = 0
         kv_tokens += num_running
         num_steps += 1
     if num_steps == 0:
         return False
+    if num_steps < most_steps:
+        num_ending = 0
     s.num_steps += num_steps
     s.num_jumps += 1
-    s.num_computed_tokens += num_steps * num_running
-    s.num_entries += num_steps * num_running
+    s.num_computed_tokens += num_steps * num_running - num_ending
+    s.num_entries += num_steps * num_running - num_ending
+    if num_steps > 1:
+        note_backlog(s)  # the first step may have changed the rate
     note_state(s)
-    kept = 0
+    kept = num_under_way = 0
     for place in range(num_running):
         row = lists[RUNNING, place]
         r, w = requests[row], work[row]
         r.num_computed_tokens += num_steps
+        if num_ending > 0 and is_ending_after(r, w, num_steps):
+            r.num_computed_tokens -= 1
+            w.placeholders = 0
+        elif is_async:
+            lists[s.under_way + STEP_ROWS, num_under_way] = row
+            lists[s.under_way + STEP_TOKENS, num_under_way] = 1
+            lists[s.under_way + STEP_IS_WHOLE, num_under_way] = 1
+            lists[s.under_way + STEP_BUDGET, num_under_way] = row
+            num_under_way += 1
+            w.tokens_under_way = 1
         r.num_output_tokens += num_steps
         r.last_token_ts = s.now
-        w.blocks += more_blocks(r.num_computed_tokens, w.blocks, p.block_size)
+        w.blocks += more_blocks(r.num_computed_tokens, w.blocks, block_size)
         if p.reads_clients:
             clients[w.client].counter += 2.0 * num_steps
         if r.num_output_tokens == w.output_len:
@@ -80,5 +164,8 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
             continue
         lists[RUNNING, kept] = row
         kept += 1
+    s.num_under_way = s.num_whole_under_way = num_under_way
     s.num_running = s.num_decoding = kept
+    if s.num_waiting == 0:
+        s.peak_backlog_time = 0.0
     return True

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numba
-import numpy as np
 from numba import njit, types
 
 from queuesmith.engine.delivery import complete_step, note_state, overlap
@@ -34,10 +33,9 @@ from queuesmith.engine.state import (
     SETTINGS_DTYPE,
     STATE_DTYPE,
     STEP_DTYPE,
-    WAITING,
     WORK_DTYPE,
 )
-from queuesmith.engine.waiting import schedule_waiting
+from queuesmith.engine.waiting import observe, schedule_waiting
 from queuesmith.request import ENGINE_DTYPE, REQUEST_DTYPE
 
 REQUEST = numba.from_dtype(REQUEST_DTYPE)
@@ -65,9 +63,10 @@ _RUN = types.int64(
     types.FunctionType(KEY),
     types.FunctionType(FLAG),
     types.FunctionType(FLAG),
+    types.FunctionType(FLAG),
 )
 
-FINISHED, STALLED, LIVELOCK = range(3)  # what `run` returns
+FINISHED, STALLED, LIVELOCK, PAUSED = range(4)  # what `run` returns
 
 MAX_EMPTY_STEPS = 10_000
 MAX_STEPS_WITHOUT_FINISH = 2_000_000
@@ -79,40 +78,6 @@ def next_start(requests, s):
     if s.num_running == 0 and s.num_waiting == 0 and not s.is_under_way:
         return max(s.now, requests[s.next_row].arrival_time)
     return s.now
-
-
-@njit(forceinline=True, _nrt=False)
-def observe(requests, e, p, s, lists):
-    """Write the engine row that all hooks of this step see."""
-    e.now = s.now
-    e.num_waiting = s.num_waiting
-    e.num_running = s.num_running
-    e.max_num_seqs = p.max_num_seqs
-    e.token_budget = p.token_budget
-    num_usable_blocks = p.num_gpu_blocks - 1
-    e.kv_usage = (num_usable_blocks - s.num_free_blocks) / num_usable_blocks
-    e.free_kv_tokens = s.num_free_blocks * p.block_size
-    e.waiting_tokens = s.waiting_tokens
-    e.mean_waiting_tokens = 0.0
-    e.mean_wait = 0.0
-    e.oldest_wait = 0.0
-    if s.num_waiting > 0:
-        e.mean_waiting_tokens = s.waiting_tokens / s.num_waiting
-        mean_arrival = s.waiting_arrivals_us / s.num_waiting * 1e-6
-        e.mean_wait = max(s.now - requests[0].arrival_time - mean_arrival, 0.0)
-        if p.reads_oldest_wait:
-            oldest = lists[WAITING, 0]
-            for place in range(1, s.num_waiting):
-                oldest = min(oldest, lists[WAITING, place])
-            e.oldest_wait = s.now - requests[oldest].arrival_time
-    e.step_time = s.step_time
-    e.token_rate = 1.0 if np.isnan(s.token_rate) else s.token_rate
-    e.recent_ttft = 1.0 if np.isnan(s.recent_ttft) else s.recent_ttft
-    e.arrival_rate = 1.0 / s.mean_gap if s.mean_gap > 0.0 else 1.0
-    e.mean_prompt_tokens = s.prompt_tokens_seen / s.next_row
-    e.backlog_time = s.waiting_tokens / e.token_rate
-    s.peak_backlog_time = max(s.peak_backlog_time, e.backlog_time)
-    e.peak_backlog_time = s.peak_backlog_time
 
 
 @njit(forceinline=True, _nrt=False)
@@ -212,8 +177,11 @@ def run(
     victim_key,
     admit,
     hold,
+    reject,
 ):
     """Simulate until every known request has ended or the next step would start at `until`.
+
+    It also returns when `allowance` of the state is used up, so that Python hears of signals.
 
     Everything is changed in place; all arrays but `requests` and `work` start as zeros. Called
     again with more rows or a later `until` it goes on as if it had not stopped.
@@ -226,7 +194,7 @@ def run(
         The row that policies read.
     settings : (1,) SETTINGS_DTYPE
     state : (1,) STATE_DTYPE
-        With `now`, `until`, `num_rows`, `num_free_blocks`, `num_aborts`, `under_way`,
+        With `now`, `until`, `allowance`, `num_rows`, `num_free_blocks`, `num_aborts`, `under_way`,
         `token_rate`, `recent_ttft` and `step_time` set.
     work : (num_requests,) WORK_DTYPE
     lists : (at most NUM_LISTS, num_requests) int64
@@ -245,21 +213,27 @@ def run(
     log_tokens : (num_entries, 2) int64
     log_preemptions : (num_preemptions,) int64
     waiting_key, victim_key : float64(request, engine)
-    admit, hold : boolean(request, engine)
+    admit, hold, reject : boolean(request, engine)
 
     Returns
     -------
     int
         ``FINISHED``, ``STALLED`` (no token in `MAX_EMPTY_STEPS` steps in a row) or ``LIVELOCK``
-        (no request finished in `MAX_STEPS_WITHOUT_FINISH` steps and ten context windows of them).
+        (no request finished in `MAX_STEPS_WITHOUT_FINISH` steps and ten context windows of them) or
+        ``PAUSED``.
     """
     p, s, e = settings[0], state[0], engine[0]
     while s.num_ended < s.num_rows:
         start = next_start(requests, s)
         if start >= s.until:
             break
+        if s.allowance <= 0:
+            return PAUSED
+        s.allowance -= 1
         s.now = start
-        take_messages(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key)
+        take_messages(
+            requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, reject
+        )
         if (
             p.jump
             and not p.has_hold
@@ -267,6 +241,8 @@ def run(
         ):
             continue
         somebody = s.num_running > 0 or s.num_waiting > 0
+        if not somebody and not s.is_under_way:
+            continue  # whoever came was turned away, or has given up already
         if somebody:
             schedule(
                 requests,
@@ -305,7 +281,7 @@ def run(
                 waiting_key,
                 somebody,
             )
-        elif somebody:
+        else:
             num_scheduled = complete_step(
                 requests,
                 e,
@@ -321,8 +297,6 @@ def run(
                 log_tokens,
                 log_preemptions,
             )
-        else:
-            continue  # whoever came has given up already
         s.num_empty_steps = 0 if num_scheduled > 0 else s.num_empty_steps + 1
         if s.num_empty_steps >= MAX_EMPTY_STEPS:
             return STALLED

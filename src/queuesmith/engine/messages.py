@@ -3,15 +3,52 @@
 import numpy as np
 from numba import njit
 
-from queuesmith.engine.kv_blocks import give_back_blocks
+from queuesmith.engine.kv_blocks import find_hits, give_back_blocks
 from queuesmith.engine.running import leave_running
-from queuesmith.engine.state import ABORTS
-from queuesmith.engine.waiting import enter_waiting, leave_waiting
+from queuesmith.engine.state import ABORTS, LEFT, REJECT
+from queuesmith.engine.waiting import ask_flag, enter_waiting, leave_waiting, observe
 from queuesmith.request import AVERAGE_WEIGHT
 
 
+@njit(_nrt=False)
+def exceeds_limits(requests, p, s, work, lists, row):
+    """Tell whether vLLM's API server turns an arrival away, by what it knew at that time.
+
+    It has met all messages since, and has heard of what came at the ends of steps until then: what
+    came `now` it had not heard of, unless the request comes `now` as well.
+    """
+    arrival_time = requests[row].arrival_time
+    num_unfinished = s.next_row - 1 - s.num_ended
+    queued_tokens = s.queued_prompt_tokens
+    if arrival_time < s.now:
+        num_unfinished += s.num_finished_now
+        queued_tokens += s.first_prompt_tokens_now
+        for place in range(s.num_left):
+            other = lists[LEFT, place]
+            if work[other].abort_time >= arrival_time:
+                num_unfinished += 1
+                if np.isnan(work[other].first_token_ts):
+                    queued_tokens += requests[other].num_prompt_tokens
+    return num_unfinished >= p.max_num_queued_reqs or queued_tokens >= p.max_num_queued_tokens
+
+
 @njit(forceinline=True, _nrt=False)
-def take_arrival(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key):
+def is_rejected(requests, e, p, s, work, lists, clients, pool, contents, tables, row, reject):
+    """Tell whether an arrival is turned away, by vLLM's limits or by the policy."""
+    if p.has_limits and exceeds_limits(requests, p, s, work, lists, row):
+        return True
+    if not p.has_reject:
+        return False
+    observe(requests, e, p, s, lists)
+    num_hits, _ = find_hits(requests[row], p, work[row], pool, contents, tables)
+    requests[row].num_uncached_tokens = requests[row].num_prompt_tokens - num_hits * p.block_size
+    return ask_flag(requests, e, p, s, work, clients, REJECT, row, reject)
+
+
+@njit(forceinline=True, _nrt=False)
+def take_arrival(
+    requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, reject
+):
     """Let the next request join `waiting`; a returning client's counter is lifted."""
     row = s.next_row
     arrival_time = requests[row].arrival_time
@@ -23,6 +60,13 @@ def take_arrival(requests, e, p, s, work, lists, clients, pool, contents, tables
     s.prompt_tokens_seen += requests[row].num_prompt_tokens
     s.next_row += 1
     work[row].prefill_at_arrival = s.prefill_tokens
+    if is_rejected(requests, e, p, s, work, lists, clients, pool, contents, tables, row, reject):
+        work[row].rejected_ts = s.now
+        work[row].ended = True
+        s.num_ended += 1
+        s.steps_at_end = s.num_steps
+        return
+    s.queued_prompt_tokens += requests[row].num_prompt_tokens
     if p.reads_clients:
         client = work[row].client
         if clients[client].active == 0:
@@ -50,6 +94,10 @@ def abort(requests, p, s, work, lists, clients, pool, tables, row):
         s.num_decoding = 0  # nothing is jumped over until a step has counted anew
     else:
         leave_waiting(requests, p, s, work, lists, row)
+    if np.isnan(w.first_token_ts):
+        s.queued_prompt_tokens -= requests[row].num_prompt_tokens
+    lists[LEFT, s.num_left] = row
+    s.num_left += 1
     w.aborted_ts = w.abort_time
     w.ended = True
     s.num_ended += 1
@@ -70,7 +118,9 @@ def next_abort_time(s, work, lists):
 
 
 @njit(forceinline=True, _nrt=False)
-def take_messages(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key):
+def take_messages(
+    requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, reject
+):
     """Take in what was sent up to now, between two steps."""
     while True:
         abort_time = next_abort_time(s, work, lists)
@@ -81,7 +131,7 @@ def take_messages(requests, e, p, s, work, lists, clients, pool, contents, table
             return
         if arrival_time <= abort_time:
             take_arrival(
-                requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key
+                requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, reject
             )
         else:
             row = lists[ABORTS, s.next_abort]

@@ -82,6 +82,7 @@ class Request:
     first_token_ts: float = math.nan
     finished_ts: float = math.nan
     aborted_ts: float = math.nan
+    rejected_ts: float = math.nan
 
     @property
     def num_tokens(self) -> int:
@@ -103,8 +104,9 @@ class Request:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has finished or was aborted."""
-        return not (math.isnan(self.finished_ts) and math.isnan(self.aborted_ts))
+        """Whether it has finished, was aborted or was rejected."""
+        ends = (self.finished_ts, self.aborted_ts, self.rejected_ts)
+        return not all(math.isnan(end) for end in ends)
 
 
 @dataclass
@@ -359,15 +361,39 @@ class ReferenceEngine:
                 self.mean_gap = gap
             else:
                 self.mean_gap += AVERAGE_WEIGHT * (gap - self.mean_gap)
+        self.num_arrived += 1
+        request.prefill_at_arrival = self.num_prefill_tokens
+        self.enter_waiting(request)
+        if self.exceeds_limits(request) or (
+            self.policy.reject is not None
+            and self.flag(self.policy.reject, request, self.observe(), False)
+        ):
+            request.rejected_ts = self.now
+            return
         active = {r.client for r in self.waiting + self.running}
         if active and request.client not in active:
             least = min(self.client_counter.get(client, 0.0) for client in active)
             own = self.client_counter.get(request.client, 0.0)
             self.client_counter[request.client] = max(own, least)
-        request.prefill_at_arrival = self.num_prefill_tokens
-        self.enter_waiting(request)
         self.waiting.append(request)
-        self.num_arrived += 1
+
+    def exceeds_limits(self, request: Request) -> bool:
+        """Tell whether vLLM's API server turns an arrival away, by what it knows at that time."""
+        now = request.view.arrival_time
+        unfinished = [
+            r
+            for r in self.requests[: self.num_arrived]
+            if r is not request
+            and math.isnan(r.rejected_ts)
+            and not r.finished_ts <= now
+            and not r.aborted_ts < now
+        ]
+        prefilling = [r for r in unfinished if not r.first_token_ts <= now]
+        most_reqs, most_tokens = self.config.max_num_queued_reqs, self.config.max_num_queued_tokens
+        if most_reqs is not None and len(unfinished) + 1 > most_reqs:
+            return True
+        num_tokens = sum(r.view.num_prompt_tokens for r in prefilling)
+        return most_tokens is not None and num_tokens >= most_tokens
 
     def abort(self, request: Request) -> None:
         """Forget a request whose client has given up."""

@@ -102,8 +102,9 @@ class ReferenceFleet:
                     replica.engine.end()
                 replica.is_computing = what == BEGINS
                 for row in list(self.waited_for):
-                    if not math.isnan(self.requests[row].finished_ts):
-                        self.follow(row, self.requests[row].finished_ts)
+                    for end in (self.requests[row].finished_ts, self.requests[row].rejected_ts):
+                        if not math.isnan(end):
+                            self.follow(row, end)
 
     def events(self) -> list[tuple[float, int, int]]:
         """Return when something happens next, what, and to which row or replica."""

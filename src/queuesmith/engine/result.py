@@ -21,6 +21,7 @@ RESULT_DTYPE = np.dtype(
         ("first_token_ts", "f8"),
         ("last_token_ts", "f8"),  # NaN unless the request finished
         ("aborted_ts", "f8"),  # when its client gave up; NaN if it did not, or was served by then
+        ("rejected_ts", "f8"),  # when it was turned away; NaN if it was not
         ("num_output_tokens", "i8"),  # produced; `output_len` once finished
         ("num_preemptions", "i8"),
         ("replica", "i8"),  # it was sent to; -1 for a later turn that did not come
@@ -106,6 +107,11 @@ class Result:
     def num_preemptions(self) -> int:
         """Preemptions in all, for KV blocks and by a ``PREEMPTIVE`` policy."""
         return int(self.requests.num_preemptions.sum())
+
+    @property
+    def num_rejected(self) -> int:
+        """Requests turned away, by vLLM's limits or the policy's `reject`."""
+        return int((~np.isnan(self.requests.rejected_ts)).sum())
 
     def __repr__(self) -> str:
         return (

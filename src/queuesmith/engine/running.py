@@ -237,7 +237,7 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
     preempted = False
     s.num_prefill_tokens = s.num_decodes = s.kv_tokens = 0
     s.attention = 0.0
-    is_plain, block_size = not (p.caching or p.async_scheduling), p.block_size
+    is_plain, is_async, block_size = not p.caching, p.async_scheduling, p.block_size
     num_plain_decodes = 0
     kv_tokens = 0
     place = 0
@@ -247,9 +247,10 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
         computed = r.num_computed_tokens
         if (
             is_plain
-            and r.num_output_tokens > 0
-            and r.num_prompt_tokens + r.num_output_tokens - computed == 1
+            and r.num_output_tokens + w.placeholders > 0
+            and r.num_prompt_tokens + r.num_output_tokens + w.placeholders - computed == 1
             and computed < w.blocks * block_size
+            and not (is_async and is_ending(r, w))
         ):  # nearly all are decodes whose token still fits into a block they hold
             lists[TOKENS, place] = 1
             num_plain_decodes += 1

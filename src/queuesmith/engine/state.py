@@ -26,6 +26,9 @@ SETTINGS_DTYPE = np.dtype(
         ("async_scheduling", "?"),
         ("priority_victims", "?"),
         ("instant_prefill", "?"),
+        ("has_limits", "?"),  # one of the next two
+        ("max_num_queued_reqs", "i8"),
+        ("max_num_queued_tokens", "i8"),
         # StepTime, s; `a` includes the host overhead
         ("a", "f8"),
         ("b1", "f8"),
@@ -39,6 +42,7 @@ SETTINGS_DTYPE = np.dtype(
         ("has_victim_key", "?"),
         ("has_admit", "?"),
         ("has_hold", "?"),
+        ("has_reject", "?"),
         ("preemptive", "?"),
         ("keeps_heap", "?"),  # keys never change while a request waits, and nobody is set aside
         ("reads_clients", "?"),
@@ -55,6 +59,7 @@ STATE_DTYPE = np.dtype(
     [
         ("now", "f8"),
         ("until", "f8"),  # no step starts at that time or later
+        ("allowance", "i8"),  # steps and questions to the policy until it returns to Python
         ("num_rows", "i8"),  # requests that are known of: those sent so far
         ("next_row", "i8"),  # the next to arrive
         ("next_abort", "i8"),  # lists[ABORTS, next_abort] is the next client to give up
@@ -65,10 +70,16 @@ STATE_DTYPE = np.dtype(
         ("num_held", "i8"),
         ("num_free_blocks", "i8"),
         ("num_admissions", "i8"),
-        ("num_ended", "i8"),  # finished or aborted
+        ("num_ended", "i8"),  # finished, aborted or rejected
         ("num_decoding", "i8"),  # running requests that can be jumped over
         ("keys_are_fresh", "?"),
         ("out_of_order", "?"),  # `running` is not in admission order
+        # what the server in front of the engine counts: prompts without a first token, and of the
+        # tokens that came `now` what was otherwise before them; lists[LEFT, :num_left] gave up
+        ("queued_prompt_tokens", "i8"),
+        ("first_prompt_tokens_now", "i8"),
+        ("num_finished_now", "i8"),
+        ("num_left", "i8"),
         # what this step computes: P, D, KV and A of `StepTime`
         ("num_prefill_tokens", "i8"),
         ("num_decodes", "i8"),
@@ -137,10 +148,15 @@ STEP_DTYPE = np.dtype(
 #: What the engine knows of a request besides the row that its policy sees.
 WORK_DTYPE = np.dtype(
     [
+        # what every step looks at, in one cache line
         ("output_len", "i8"),  # the truth
+        ("blocks", "i8"),  # KV blocks held
+        ("tokens_under_way", "i8"),  # asynchronous scheduling: scheduled, not computed
+        ("placeholders", "i8"),  # output tokens under way
+        ("stale_tokens", "i8"),  # of those under way, from before a preemption
+        ("ended", "?"),
         ("client", "i8"),  # code from 0
         ("key", "f8"),  # its waiting_key, when last asked
-        ("blocks", "i8"),  # KV blocks held
         ("table", "i8"),  # where its blocks stand in `tables`
         ("remembered", "i8"),  # of its blocks, whose content is known
         ("admission", "i8"),  # number of its last admission
@@ -148,16 +164,12 @@ WORK_DTYPE = np.dtype(
         ("tokens", "i8"),  # of this step, while `running` is sorted back
         ("output_at_admission", "i8"),
         ("prefill_at_arrival", "i8"),  # `prefill_tokens` of the engine then
-        # asynchronous scheduling
-        ("tokens_under_way", "i8"),  # scheduled, not computed
-        ("placeholders", "i8"),  # output tokens under way
-        ("stale_tokens", "i8"),  # of those under way, from before a preemption
         ("abort_time", "f8"),
-        ("ended", "?"),
         ("scheduled_ts", "f8"),  # results; NaN until they happen
         ("first_token_ts", "f8"),
         ("finished_ts", "f8"),
         ("aborted_ts", "f8"),
+        ("rejected_ts", "f8"),
     ],
     align=True,
 )
@@ -190,7 +202,7 @@ BLOCK, CONTENT = range(2)
 
 # Lists of rows, one after the other in an array of shape (number of lists, num_requests). The last
 # ones are there only where somebody gives up, or scheduling is asynchronous.
-WAITING, RUNNING, TOKENS, HELD, PREEMPTED, SCRATCH, ABORTS, FIRST_STEP = range(8)
+WAITING, RUNNING, TOKENS, HELD, PREEMPTED, SCRATCH, ABORTS, LEFT, FIRST_STEP = range(9)
 
 # Two steps can be under way; each has lists from FIRST_STEP and FIRST_STEP + NUM_STEP_LISTS on: its
 # rows in order of admission, the tokens of each, whether all tokens of the request are computed by
@@ -199,7 +211,7 @@ STEP_ROWS, STEP_TOKENS, STEP_IS_WHOLE, STEP_BUDGET, NUM_STEP_LISTS = range(5)
 NUM_LISTS = FIRST_STEP + 2 * NUM_STEP_LISTS
 
 # Hooks, as `fault_hook` names them.
-WAITING_KEY, VICTIM_KEY, ADMIT, HOLD = range(4)
+WAITING_KEY, VICTIM_KEY, ADMIT, HOLD, REJECT = range(5)
 
 #: The fleet as a whole, in one row.
 FLEET_DTYPE = np.dtype(
@@ -208,6 +220,7 @@ FLEET_DTYPE = np.dtype(
         ("lookahead", "f8"),  # s; the shortest time anybody thinks, +inf if nobody waits
         ("reads_engines", "?"),  # the router looks at what engines do
         ("reads_hits", "?"),  # and at what they have cached
+        ("allowance", "i8"),  # as of one engine; the router is asked too
         ("num_future", "i8"),  # heap[:num_future] are the rows whose arrival is known and to come
         # For whoever catches what was raised: the replica that ran, or the row that was routed.
         ("is_routing", "?"),

@@ -59,6 +59,7 @@ def sift_down(work, lists, size, place):
 @njit(forceinline=True, _nrt=False)
 def show(requests, p, s, work, clients, hook, row):
     """Bring a row up to date that a hook is about to be asked about."""
+    s.allowance -= 1
     s.fault_hook = hook
     s.fault_row = row
     if p.reads_clients:
@@ -176,6 +177,48 @@ def rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit):
     for place in range(s.num_candidates // 2 - 1, -1, -1):
         sift_down(work, lists, s.num_candidates, place)
     s.keys_are_fresh = True
+
+
+@njit(forceinline=True, _nrt=False)
+def note_backlog(s):
+    """Keep the largest backlog since `waiting` was last empty, and return the present one, s."""
+    token_rate = 1.0 if np.isnan(s.token_rate) else s.token_rate
+    backlog_time = s.waiting_tokens / token_rate
+    s.peak_backlog_time = max(s.peak_backlog_time, backlog_time)
+    return backlog_time
+
+
+@njit(forceinline=True, _nrt=False)
+def observe(requests, e, p, s, lists):
+    """Write the engine row that all hooks of this step see."""
+    e.now = s.now
+    e.num_waiting = s.num_waiting
+    e.num_running = s.num_running
+    e.max_num_seqs = p.max_num_seqs
+    e.token_budget = p.token_budget
+    num_usable_blocks = p.num_gpu_blocks - 1
+    e.kv_usage = (num_usable_blocks - s.num_free_blocks) / num_usable_blocks
+    e.free_kv_tokens = s.num_free_blocks * p.block_size
+    e.waiting_tokens = s.waiting_tokens
+    e.mean_waiting_tokens = 0.0
+    e.mean_wait = 0.0
+    e.oldest_wait = 0.0
+    if s.num_waiting > 0:
+        e.mean_waiting_tokens = s.waiting_tokens / s.num_waiting
+        mean_arrival = s.waiting_arrivals_us / s.num_waiting * 1e-6
+        e.mean_wait = max(s.now - requests[0].arrival_time - mean_arrival, 0.0)
+        if p.reads_oldest_wait:
+            oldest = lists[WAITING, 0]
+            for place in range(1, s.num_waiting):
+                oldest = min(oldest, lists[WAITING, place])
+            e.oldest_wait = s.now - requests[oldest].arrival_time
+    e.step_time = s.step_time
+    e.token_rate = 1.0 if np.isnan(s.token_rate) else s.token_rate
+    e.recent_ttft = 1.0 if np.isnan(s.recent_ttft) else s.recent_ttft
+    e.arrival_rate = 1.0 / s.mean_gap if s.mean_gap > 0.0 else 1.0
+    e.mean_prompt_tokens = s.prompt_tokens_seen / s.next_row
+    e.backlog_time = note_backlog(s)
+    e.peak_backlog_time = s.peak_backlog_time
 
 
 @njit(forceinline=True, _nrt=False)

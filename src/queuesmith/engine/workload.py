@@ -58,7 +58,8 @@ class Workload:
         Codes from 0; requests of unknown clients are clients of their own.
     num_dropped, num_truncated : int
     contents : Contents or None
-        What KV blocks will hold; None without prefix caching.
+        What KV blocks will hold; None without prefix caching, and where the trace has no hashes,
+        so that nobody knows which prompts start alike.
     next_turn : (num_requests,) int64, optional
         Row of the request that waits for the answer to this one; -1 for none. None when every
         request arrives at its `arrival_time`, whatever happens to others.
@@ -150,7 +151,9 @@ def prepare(
         client=client.astype(np.int64),
         num_dropped=len(trace) - len(kept),
         num_truncated=int((output_len < kept.output_len).sum()),
-        contents=_contents(kept, output_len, config) if config.enable_prefix_caching else None,
+        contents=_contents(kept, output_len, config)
+        if config.enable_prefix_caching and kept.block_hashes is not None
+        else None,
         next_turn=next_turn,
         think_time=think_time,
     )
@@ -187,25 +190,23 @@ def _contents(trace: Trace, output_len: NDArray[np.int64], config: EngineConfig)
     request = np.repeat(np.arange(len(trace)), num_full + 1)
     place = np.arange(offsets[-1]) - offsets[request]
     hashes = trace.block_hashes
-    known = np.zeros(len(place), np.bool_)
-    num_shared = 0
-    numbers = np.empty(len(place), np.int64)
-    if hashes is not None:
-        if hashes.block_size % size and size % hashes.block_size:
-            raise ConfigError(
-                f"block_size ({size}) must divide the trace's blocks of {hashes.block_size} tokens "
-                "or be a multiple of them, for prefixes to be shared as they are in the trace"
-            )
-        per_hash, per_block = max(hashes.block_size // size, 1), max(size // hashes.block_size, 1)
-        # Hashes are chained, so the last one that a block covers stands for all before it.
-        covered = ((place + 1) * per_block - 1) // per_hash
-        known = ((place + 1) * size <= trace.prompt_len[request]) & (
-            covered < hashes.num_blocks[request]
+    assert hashes is not None
+    if hashes.block_size % size and size % hashes.block_size:
+        raise ConfigError(
+            f"block_size ({size}) must divide the trace's blocks of {hashes.block_size} tokens "
+            "or be a multiple of them, for prefixes to be shared as they are in the trace"
         )
-        distinct, code = np.unique(hashes.hashes, return_inverse=True)
-        code = code.reshape(-1)[hashes.offsets[request[known]] + covered[known]]
-        numbers[known] = code * per_hash + place[known] % per_hash
-        num_shared = len(distinct) * per_hash
+    per_hash, per_block = max(hashes.block_size // size, 1), max(size // hashes.block_size, 1)
+    # Hashes are chained, so the last one that a block covers stands for all before it.
+    covered = ((place + 1) * per_block - 1) // per_hash
+    known = ((place + 1) * size <= trace.prompt_len[request]) & (
+        covered < hashes.num_blocks[request]
+    )
+    distinct, code = np.unique(hashes.hashes, return_inverse=True)
+    code = code.reshape(-1)[hashes.offsets[request[known]] + covered[known]]
+    numbers = np.empty(len(place), np.int64)
+    numbers[known] = code * per_hash + place[known] % per_hash
+    num_shared = len(distinct) * per_hash
     own = ~known & (place < num_full[request])
     numbers[own] = num_shared + np.arange(own.sum())
     numbers[place == num_full[request]] = -1

@@ -39,7 +39,7 @@ def least_ttft(workload: Workload, config: EngineConfig, step_time: StepTime) ->
     s = step_time
     prompt = workload.trace.prompt_len.astype(np.float64)
     step = s.a + s.host_overhead
-    if config.enable_prefix_caching or config.instant_prefill:
+    if workload.contents is not None or config.instant_prefill:
         return np.full(len(prompt), step * (1 - ROUNDING))
     steps = np.ceil(prompt / config.token_budget)
     seconds = steps * (step + s.f) + min(s.b1, s.b2) * prompt + s.e * prompt**2 / 2
@@ -59,7 +59,7 @@ def least_mean_ttft(workload: Workload, config: EngineConfig, step_time: StepTim
     ----------
     Schrage, "A proof of the optimality of the shortest remaining processing time discipline", 1968.
     """
-    if config.enable_prefix_caching or config.instant_prefill:
+    if workload.contents is not None or config.instant_prefill:
         return 0.0
     arrival = workload.trace.arrival_time.tolist()
     work = _work(workload.trace.prompt_len.astype(np.float64), config, step_time).tolist()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from queuesmith.request import ENGINE_FIELDS, REQUEST_FIELDS
 
 #: The functions an engine asks, each with ``(request, engine)``.
-HOOKS = ("waiting_key", "victim_key", "admit", "hold")
+HOOKS = ("waiting_key", "victim_key", "admit", "hold", "reject")
 #: Most loop rounds and calls of the file's own functions that one hook may take.
 MAX_ROUNDS = 10_000
 MAX_BYTES = 100_000

@@ -52,7 +52,7 @@ class Policy:
         Every UPPER_CASE number that a caller may override.
     waiting_key : callable
         ``waiting_key(request, engine) -> float``, smaller is admitted first.
-    victim_key, admit, hold : callable or None
+    victim_key, admit, hold, reject : callable or None
         The optional hooks.
     preemptive : bool
         ``PREEMPTIVE = True``: a better waiting request displaces the worst running one.
@@ -77,6 +77,7 @@ class Policy:
     victim_key: Hook | None = field(compare=False, repr=False)
     admit: Hook | None = field(compare=False, repr=False)
     hold: Hook | None = field(compare=False, repr=False)
+    reject: Hook | None = field(compare=False, repr=False)
     preemptive: bool = field(compare=False)
     oracle: bool = field(compare=False)
     engine: Mapping[str, Any] = field(compare=False)
@@ -268,6 +269,7 @@ def load_text(name: str, source: str, path: Path) -> Policy:
         victim_key=namespace.get("victim_key"),
         admit=namespace.get("admit"),
         hold=namespace.get("hold"),
+        reject=namespace.get("reject"),
         preemptive=bool(checked.constants.get("PREEMPTIVE", False)),
         oracle=bool(checked.constants.get("ORACLE", False)),
         engine=MappingProxyType(dict(checked.engine)),
