@@ -88,6 +88,7 @@ def simulate_workload(
 def make_settings(config: EngineConfig, step_time: StepTime, policy: Policy, jump: bool) -> Any:
     """Return the one row of settings that the kernel reads."""
     settings = np.recarray(1, SETTINGS_DTYPE)
+    a, least_seconds = step_time.fixed(config.async_scheduling)
     values = {
         "max_num_seqs": config.max_num_seqs,
         "seats": config.seats,
@@ -105,7 +106,8 @@ def make_settings(config: EngineConfig, step_time: StepTime, policy: Policy, jum
         "async_scheduling": config.async_scheduling,
         "priority_victims": config.scheduling_policy == "priority",
         "instant_prefill": config.instant_prefill,
-        "a": step_time.a + step_time.host_overhead,
+        "a": a,
+        "least_seconds": least_seconds,
         **{name: getattr(step_time, name) for name in ("b1", "b2", "t0", "c", "d", "e", "f")},
         "has_victim_key": policy.victim_key is not None,
         "has_admit": policy.admit is not None,

@@ -26,8 +26,9 @@ SETTINGS_DTYPE = np.dtype(
         ("async_scheduling", "?"),
         ("priority_victims", "?"),
         ("instant_prefill", "?"),
-        # StepTime, s; `a` includes the host overhead
+        # StepTime, s; the host overhead is in `a`, or `least_seconds` under async scheduling
         ("a", "f8"),
+        ("least_seconds", "f8"),
         ("b1", "f8"),
         ("b2", "f8"),
         ("t0", "f8"),
