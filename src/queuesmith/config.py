@@ -27,6 +27,10 @@ class EngineConfig:
         Most requests in `running` at one time, when lower than `max_num_seqs`.
     max_num_scheduled_tokens : int or None
         The token budget of a step, when lower than `max_num_batched_tokens`.
+    max_num_queued_reqs : int or None
+        Most requests in flight, waiting or running; one more is turned away (HTTP 503).
+    max_num_queued_tokens : int or None
+        Most prompt tokens of requests without output; a request beyond is turned away (HTTP 503).
     enable_chunked_prefill : bool
         Whether a prompt may be computed over several steps.
     long_prefill_token_threshold : int
@@ -38,15 +42,15 @@ class EngineConfig:
     watermark : float
         Share of KV blocks kept free at admission while anything runs.
     enable_prefix_caching : bool
-        Whether blocks keep their content after use, for requests with the same start. Off here
-        unless asked for, since few traces say which prompts share a start; vLLM has it on.
+        Whether blocks keep their content after use, for requests with the same start and for a
+        request that was preempted. On in the presets, as in vLLM.
     scheduling_policy : {"fcfs", "priority"}
         vLLM's own choice of the request to preempt: the last in `running`, or the largest
         (priority, arrival). A policy's ``victim_key`` takes its place.
     async_scheduling : bool
         Whether a step is scheduled while the one before it is computed, as vLLM does on a GPU: what
         a step frees, seats and KV blocks and requests that end by a stop token, is known one step
-        later. Off here unless asked for.
+        later. On in the presets, as in vLLM.
     instant_prefill : bool
         Not in vLLM: a missing prompt is computed whole in one step and counts as one token.
 
@@ -63,6 +67,8 @@ class EngineConfig:
     max_model_len: int = 131_072
     max_num_active_seqs: int | None = None
     max_num_scheduled_tokens: int | None = None
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     long_prefill_token_threshold_adaptive: bool = False
@@ -82,10 +88,12 @@ class EngineConfig:
             ("max_model_len", 1),
             ("max_num_active_seqs", 1),
             ("max_num_scheduled_tokens", 1),
+            ("max_num_queued_reqs", 0),
+            ("max_num_queued_tokens", 0),
             ("long_prefill_token_threshold", 0),
         ):
             value = getattr(self, name)
-            if value is None and name in ("max_num_active_seqs", "max_num_scheduled_tokens"):
+            if value is None and getattr(EngineConfig, name) is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**40:
                 raise ConfigError(

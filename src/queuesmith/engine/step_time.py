@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any, Self
 
 from queuesmith.config import EngineConfig
+from queuesmith.engine.vllm_options import VLLM_VERSION
 from queuesmith.errors import ConfigError, did_you_mean
 
 
@@ -164,8 +165,7 @@ class Preset:
 
 DEFAULT_PRESET = "llama-3.1-8b/h100_sxm"
 
-#: Whose defaults the presets have.
-VLLM_VERSION = "0.32.0"
+#: vLLM's own.
 GPU_MEMORY_UTILIZATION = 0.92
 BLOCK_SIZE = 16
 
