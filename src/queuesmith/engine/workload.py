@@ -194,7 +194,8 @@ def _contents(trace: Trace, output_len: NDArray[np.int64], config: EngineConfig)
         if hashes.block_size % size and size % hashes.block_size:
             raise ConfigError(
                 f"block_size ({size}) must divide the trace's blocks of {hashes.block_size} tokens "
-                "or be a multiple of them, for prefixes to be shared as they are in the trace"
+                "or be a multiple of them, for prefixes to be shared as in the trace; set block_size "
+                "(--block-size), or enable_prefix_caching to false (--no-enable-prefix-caching)"
             )
         per_hash, per_block = max(hashes.block_size // size, 1), max(size // hashes.block_size, 1)
         # Hashes are chained, so the last one that a block covers stands for all before it.
