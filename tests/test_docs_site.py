@@ -232,6 +232,16 @@ def test_the_page_of_the_command_line_is_up_to_date():
     )
 
 
+def test_the_page_of_vllms_options_is_up_to_date():
+    tool = DOCS / "tools" / "vllm_options.py"
+    done = subprocess.run([sys.executable, tool], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert (DOCS / "reference" / "vllm_options.md").read_text() == done.stdout, (
+        "renew it with `python docs/tools/vllm_options.py > docs/reference/vllm_options.md`"
+    )
+
+
 def test_every_option_of_every_help_is_on_the_page_and_no_other(capsys):
     written = sections(CLI_PAGE.read_text())
     commands = leaves(app)

@@ -32,6 +32,10 @@ class EngineConfig:
         Most requests in `running` at one time, when lower than `max_num_seqs`.
     max_num_scheduled_tokens : int or None
         The token budget of a step, when lower than `max_num_batched_tokens`.
+    max_num_queued_reqs : int or None
+        Most requests in flight, waiting or running; one more is turned away (HTTP 503).
+    max_num_queued_tokens : int or None
+        Most prompt tokens of requests without output; a request beyond is turned away (HTTP 503).
     enable_chunked_prefill : bool
         Whether a prompt may be computed over several steps.
     long_prefill_token_threshold : int
@@ -43,16 +47,16 @@ class EngineConfig:
     watermark : float
         Share of KV blocks kept free at admission while anything runs.
     enable_prefix_caching : bool
-        Whether blocks keep their content after use, for requests with the same start. Without
-        effect on a trace without `block_hashes`, which does not say which prompts start alike;
-        then a preempted request finds nothing of its own again either.
+        Whether blocks keep their content after use, for requests with the same start. On in the
+        presets, as in vLLM. Without effect on a trace without `block_hashes`, which does not say
+        which prompts start alike; then a preempted request finds nothing of its own again either.
     scheduling_policy : {"fcfs", "priority"}
         vLLM's own choice of the request to preempt: the last in `running`, or the largest
         (priority, arrival). A policy's ``victim_key`` takes its place.
     async_scheduling : bool
         Whether a step is scheduled while the one before it is computed, as vLLM does on a GPU: what
         a step frees, seats and KV blocks and requests that end by a stop token, is known one step
-        later. Off here unless asked for.
+        later. On in the presets, as in vLLM.
     max_num_queued_reqs : int or None
         Requests waiting or running at which a server turns new ones away, with HTTP 503. Each
         replica counts its own, whereas vLLM's server counts all engines behind it.

@@ -10,9 +10,11 @@ import hashlib
 import json
 import math
 import os
+import re
+import shlex
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,63 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
+
+
+_HIDDEN = "***"
+_SECRET_OPTION = re.compile(
+    r"--?(?:[\w.-]*[-_.])?(?:api-?_?key|key|token|secret|password|passwd|credentials?)", re.I
+)
+_SECRET_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)")
+_SECRET_VALUE = re.compile(
+    r"\b(?:sk-|hf_|gh[opsu]_|github_pat_|glpat-|xox[abp]-|nvapi-|AKIA|AIza|Bearer\s+)[\w.-]{8,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
+_SECRET_FIELD = re.compile(
+    r"""(["'](?:api_?)?(?:key|token|password)["']\s*:\s*)(?:\[[^]]*\]|"[^"]*"|'[^']*')""", re.I
+)
+
+
+def hide_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with what looks like a key or password hidden.
+
+    Also inside a word that is a command line itself.
+
+    Examples
+    --------
+    >>> hide_secrets(["--engine-args", "--api-key abc def --port 80", "--token=1", "x.csv"])
+    ['--engine-args', "--api-key '***' '***' --port 80", '--token=***', 'x.csv']
+    """
+    shown = []
+    hiding = False  # --api-key takes several
+    for word in words:
+        name, equals, value = word.partition("=")
+        if _SECRET_OPTION.fullmatch(name):
+            shown.append(f"{name}={_HIDDEN}" if equals else word)
+            hiding = not equals
+            continue
+        hiding = hiding and not word.startswith("-")
+        if hiding:
+            shown.append(_HIDDEN)
+        elif equals and _SECRET_VARIABLE.fullmatch(name):
+            shown.append(f"{name}={_HIDDEN}")
+        elif equals and word.startswith("--"):
+            shown.append(f"{name}={_hide_inside(value)}")
+        else:
+            shown.append(_hide_inside(word))
+    return shown
+
+
+def _hide_inside(word: str) -> str:
+    if len(word.split()) > 1 or word.startswith("-"):
+        try:
+            words = shlex.split(word)
+        except ValueError:  # no command line
+            words = [word]
+        if words != [word] and (shown := hide_secrets(words)) != words:
+            word = shlex.join(shown)
+        elif words == [word] and _SECRET_OPTION.fullmatch(word.partition("=")[0]):
+            word = hide_secrets(words)[0]
+    return _SECRET_FIELD.sub(rf'\g<1>"{_HIDDEN}"', _SECRET_VALUE.sub(_HIDDEN, word))
 
 
 def seal(document: Mapping[str, Any]) -> str:

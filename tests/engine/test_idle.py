@@ -29,6 +29,7 @@ def configs(draw):
         max_model_len=700,
         enable_chunked_prefill=chunked,
         watermark=draw(st.sampled_from([0.0, 0.5])),
+        async_scheduling=draw(st.booleans()),
         instant_prefill=draw(st.booleans()),
     )
 

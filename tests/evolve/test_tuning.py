@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuesmith.config import EngineConfig
 from queuesmith.engine.step_time import StepTime, get_preset
 from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.evolve.bounds import least_mean_ttft, least_rate, least_ttft
@@ -225,7 +226,9 @@ def test_fcfs_has_score_0_and_its_tail(traffic, scale):
 @pytest.mark.parametrize("name", ["azure_2023_code@model", "mooncake_conversation@model"])
 def test_no_policy_beats_physics(name, budget):
     """None of the built-in ones, on small and large budgets."""
-    config = PRESET.config.override({"max_num_batched_tokens": budget, "max_num_seqs": 256})
+    config = PRESET.config.override(
+        {"max_num_batched_tokens": budget, "max_num_seqs": 256, "enable_prefix_caching": False}
+    )
     traffic = prepared(name, config=config, num_windows=1, window_len=100)
     for workload in traffic.workloads:
         alone = least_ttft(workload, config, PRESET.step_time)
@@ -260,7 +263,7 @@ def test_the_bound_on_the_mean_is_worth_having():
 def test_no_step_is_cheaper_per_token_than_the_least_rate(a, b1, b2, t0, budget):
     step_time = StepTime(a=a + 1e-6, b1=b1, b2=b2, t0=float(t0), f=1e-4)
 
-    rate = least_rate(budget, step_time)
+    rate = least_rate(EngineConfig(max_num_seqs=1, max_num_batched_tokens=budget), step_time)
 
     each = [step_time.seconds(tokens, 0, 0, 0.0) / tokens for tokens in range(1, budget + 1)]
     assert rate <= min(each) * (1 + 1e-9)
@@ -304,7 +307,9 @@ def test_the_bound_on_the_mean_is_the_best_of_all_schedules(jobs):
     step_time = StepTime(a=1e-12, b1=1.0, b2=1.0)
     workload = SimpleNamespace(
         trace=SimpleNamespace(
-            arrival_time=np.array(arrivals, float), prompt_len=np.array(works, np.int64)
+            arrival_time=np.array(arrivals, float),
+            prompt_len=np.array(works, np.int64),
+            block_hashes=None,
         )
     )
 

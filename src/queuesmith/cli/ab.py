@@ -17,6 +17,7 @@ from queuesmith.cli.output import (
     reader_may_leave,
     write_whole,
 )
+from queuesmith.documents import hide_secrets
 from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def ab(
         "preset": preset.name if known else None,
         "provenance": preset.step_time.provenance if known else None,
         "engine": asdict(config) if known else None,
-        "engine_args": args,
+        "engine_args": hide_secrets([args])[0],
         "output_length": knowledge.describe(),
         "machine_margin": machine_margin,
         "timeout": timeout,

@@ -58,7 +58,8 @@ class EngineOptions:
     gpu_memory
         GiB.
     host_overhead
-        Seconds of CPU time added to every step; presets have none.
+        Seconds of CPU time of every step, in place of the preset's. Under asynchronous scheduling
+        they pass while the GPU computes.
     """
 
     engine: str = "llama-3.1-8b/h100_sxm"
@@ -67,7 +68,7 @@ class EngineOptions:
     gpu_bandwidth: float | None = None
     gpu_flops: float | None = None
     gpu_memory: float | None = None
-    host_overhead: float = 0.0
+    host_overhead: float | None = None
 
 
 def load(source: str, traffic: TrafficOptions, seed: int) -> "Trace":
@@ -148,13 +149,22 @@ def build_engine(options: EngineOptions) -> tuple["Preset", list[str]]:
     else:
         preset = get_preset(options.engine)
     notes: list[str] = []
+    defaults = preset.config
     if options.engine_args is not None:
         config, notes = parse_engine_args(options.engine_args, preset)
-        preset = replace(preset, config=config)
-    if options.host_overhead:
+        source = f"{preset.settings_source or preset.name} and --engine-args"
+        preset = replace(preset, config=config, settings_source=source)
+    if preset.config.max_model_len == defaults.max_model_len < preset.own_max_model_len:
+        notes.insert(
+            0,
+            f"{preset.name} runs with --max-model-len {defaults.max_model_len}: its KV cache holds "
+            f"no more, and vLLM would refuse the model's own {preset.own_max_model_len}",
+        )
+    if options.host_overhead is not None:
         step_time = preset.step_time.with_host_overhead(options.host_overhead)
         preset = replace(preset, step_time=step_time)
-    return preset, notes
+    provenance = f"{preset.step_time.provenance}; {preset.describe_settings()}"
+    return replace(preset, step_time=replace(preset.step_time, provenance=provenance)), notes
 
 
 def parse_pairs(option: str, text: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from queuesmith.documents import printable
+from queuesmith.documents import hide_secrets, printable
 from queuesmith.errors import ConfigError
 
 
@@ -80,8 +80,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def command_line() -> str:
-    """Return the command that the user gave, as text that any file and terminal takes."""
-    return printable(shlex.join(["queuesmith", *sys.argv[1:]]))
+    """Return the command that the user gave, as text that any file and terminal takes.
+
+    Keys and passwords are hidden.
+    """
+    return printable(shlex.join(["queuesmith", *hide_secrets(sys.argv[1:])]))
 
 
 @contextmanager

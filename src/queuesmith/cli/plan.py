@@ -51,7 +51,8 @@ class EnginesOptions:
     gpu_memory
         GiB.
     host_overhead
-        Seconds of CPU time added to every step; presets have none.
+        Seconds of CPU time of every step, in place of the preset's. Under asynchronous scheduling
+        they pass while the GPU computes.
     """
 
     engine: Annotated[list[str], Parameter(negative=())] = field(
@@ -62,7 +63,7 @@ class EnginesOptions:
     gpu_bandwidth: float | None = None
     gpu_flops: float | None = None
     gpu_memory: float | None = None
-    host_overhead: float = 0.0
+    host_overhead: float | None = None
 
 
 def plan(

@@ -91,7 +91,9 @@ def serve_on_virtual_clock(
         step: tuple[Any, Any, float] | None = None
         if scheduler.has_unfinished_requests():
             output = scheduler.schedule()
-            seconds = step_time.seconds(*step_work(scheduler, output))
+            seconds = step_time.seconds(
+                *step_work(scheduler, output), async_scheduling=config.async_scheduling
+            )
             if config.async_scheduling and not output.num_scheduled_tokens:
                 seconds = 0.0  # there is nothing to wait for
             step = output, _run_model(scheduler, output, workload), seconds

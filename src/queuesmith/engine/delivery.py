@@ -35,7 +35,7 @@ def step_seconds(p, num_prefill_tokens, num_decodes, kv_tokens, attention):
     seconds += p.c * num_decodes + p.d * kv_tokens + p.e * attention
     if num_prefill_tokens > 0:
         seconds += p.f
-    return seconds
+    return max(seconds, p.least_seconds)
 
 
 @njit(forceinline=True, _nrt=False)

@@ -23,20 +23,28 @@ def ttft_alone(
     """
     prompt = np.asarray(prompt_len, np.float64)
     s = step_time
-    a = s.a + s.host_overhead
+    asynchronous = config.async_scheduling
+    added, least = s.fixed(asynchronous)
     if config.instant_prefill:
-        return np.full(prompt.shape, s.seconds(0, 1, 0, 0.0))
+        return np.full(prompt.shape, s.seconds(0, 1, 0, 0.0, async_scheduling=asynchronous))
 
     def chunk(tokens: NDArray[np.float64]) -> NDArray[np.float64]:
         seconds: NDArray[np.float64] = (
-            a + s.b1 * np.minimum(tokens, s.t0) + s.b2 * np.maximum(tokens - s.t0, 0.0) + s.f
+            added + s.b1 * np.minimum(tokens, s.t0) + s.b2 * np.maximum(tokens - s.t0, 0.0) + s.f
         )
         return seconds
 
     budget = float(config.token_budget)
-    num_full, rest = np.divmod(prompt, budget)
-    seconds = num_full * chunk(np.array(budget)) + np.where(rest > 0, chunk(rest), 0.0)
-    return np.asarray(seconds + s.e * prompt**2 / 2)
+    if added >= least:
+        num_full, rest = np.divmod(prompt, budget)
+        seconds = num_full * chunk(np.array(budget)) + np.where(rest > 0, chunk(rest), 0.0)
+        return np.asarray(seconds + s.e * prompt**2 / 2)
+    total = np.zeros(prompt.shape)
+    for computed in np.arange(0.0, prompt.max(initial=0.0), budget):  # some may be too short
+        new = np.clip(prompt - computed, 0.0, budget)
+        seconds = np.maximum(chunk(new) + s.e * new * (computed + new / 2), least)
+        total += np.where(new > 0, seconds, 0.0)
+    return total
 
 
 def e2el_alone(
@@ -56,6 +64,13 @@ def e2el_alone(
     prompt = np.asarray(prompt_len, np.float64)
     num_decodes = np.asarray(output_len, np.float64) - 1
     kv_tokens = num_decodes * prompt + num_decodes * (num_decodes - 1) / 2
-    decode = step_time.seconds(0, 1, 0, 0.0)
-    seconds = ttft_alone(prompt, config, step_time) + num_decodes * decode
-    return np.asarray(seconds + step_time.d * kv_tokens)
+    s = step_time
+    added, least = s.fixed(config.async_scheduling)
+    decode = added + s.b1 * min(1.0, s.t0) + s.b2 * max(1.0 - s.t0, 0.0) + s.c
+    seconds = ttft_alone(prompt, config, s) + num_decodes * decode + s.d * kv_tokens
+    if decode < least:  # the first ones, over short contexts, take as long as the CPU needs
+        short = num_decodes
+        if s.d > 0:
+            short = np.clip(np.ceil((least - decode) / s.d - prompt), 0.0, num_decodes)
+        seconds += short * (least - decode) - s.d * (short * prompt + short * (short - 1) / 2)
+    return np.asarray(seconds)

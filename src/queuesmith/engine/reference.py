@@ -566,6 +566,7 @@ class ReferenceEngine:
             sum(
                 tokens[r.row] * (r.view.num_computed_tokens + 0.5 * tokens[r.row]) for r in prefills
             ),
+            async_scheduling=self.config.async_scheduling,
         )
         if self.config.async_scheduling and not scheduled:
             seconds = 0.0  # there is nothing to wait for

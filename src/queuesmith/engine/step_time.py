@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any, Self
 
 from queuesmith.config import EngineConfig
+from queuesmith.engine.vllm_options import VLLM_VERSION
 from queuesmith.errors import ConfigError, did_you_mean
 
 
@@ -17,7 +18,9 @@ class StepTime:
 
     P are the prefill tokens of the step, D its decodes (requests with output and exactly one token
     missing) and T = P + D; KV sums the computed tokens of the decodes before the step, A sums
-    ``new * (computed + new / 2)`` over the prefills.
+    ``new * (computed + new / 2)`` over the prefills. The CPU's share of a step, `host_overhead`,
+    is added; under asynchronous scheduling it passes while the GPU computes the step before, so
+    that a step takes the longer of the two.
 
     Attributes
     ----------
@@ -26,7 +29,7 @@ class StepTime:
     t0 : float
         Tokens; where the cost of a token changes from `b1` to `b2`.
     host_overhead : float
-        Seconds that the CPU adds to every step; part of no preset.
+        Seconds of CPU time of every step.
     provenance : str
         Where the coefficients come from.
 
@@ -58,20 +61,37 @@ class StepTime:
             )
 
     def with_host_overhead(self, seconds: float) -> Self:
-        """Return the same formula with `seconds` of CPU time added to every step."""
+        """Return the same formula with `seconds` of CPU time in every step."""
         return replace(self, host_overhead=seconds)
 
+    def fixed(self, async_scheduling: bool) -> tuple[float, float]:
+        """Return what every step adds, and what it takes at least, in seconds."""
+        if async_scheduling:
+            return self.a, self.host_overhead
+        return self.a + self.host_overhead, 0.0
+
+    def shortest(self, async_scheduling: bool) -> float:
+        """Return the seconds of a step that computes nothing."""
+        return max(self.fixed(async_scheduling))
+
     def seconds(
-        self, num_prefill_tokens: int, num_decodes: int, kv_tokens: int, attention: float
+        self,
+        num_prefill_tokens: int,
+        num_decodes: int,
+        kv_tokens: int,
+        attention: float,
+        *,
+        async_scheduling: bool = False,
     ) -> float:
         """Return the seconds of one step with P, D, KV and A as in the class docstring."""
         num_tokens = num_prefill_tokens + num_decodes
-        seconds = (self.a + self.host_overhead) + self.b1 * min(num_tokens, self.t0)
+        added, least = self.fixed(async_scheduling)
+        seconds = added + self.b1 * min(num_tokens, self.t0)
         seconds += self.b2 * max(num_tokens - self.t0, 0.0)
         seconds += self.c * num_decodes + self.d * kv_tokens + self.e * attention
         if num_prefill_tokens > 0:
             seconds += self.f
-        return seconds
+        return max(seconds, least)
 
 
 @dataclass(frozen=True)
@@ -89,6 +109,11 @@ class Preset:
         GPU memory as vLLM finds it, and what weights and activations take of it.
     kv_bytes_per_token : float
         0 when the KV cache does not come from the memory of a GPU.
+    own_max_model_len : int
+        The model's own context; 0 when unknown. `config` has less where the KV cache holds less,
+        since vLLM would refuse to start.
+    settings_source : str
+        Where `config` comes from.
     """
 
     name: str
@@ -98,6 +123,22 @@ class Preset:
     memory_gib: float = 0.0
     reserved_gib: float = 0.0
     kv_bytes_per_token: float = 0.0
+    own_max_model_len: int = 0
+    settings_source: str = ""
+
+    def describe_settings(self) -> str:
+        """Return in words what `config` says, where it comes from, and what the CPU adds."""
+        config = self.config
+        is_async = config.async_scheduling
+        milliseconds = 1e3 * self.step_time.host_overhead
+        return (
+            f"{self.settings_source or 'settings'}: {config.num_gpu_blocks:,} KV blocks of "
+            f"{config.block_size} tokens, {config.token_budget:,} tokens and {config.seats:,} "
+            f"requests a step, max_model_len {config.max_model_len:,}, prefix caching "
+            f"{'on' if config.enable_prefix_caching else 'off'}, async scheduling "
+            f"{'on' if is_async else 'off'}; CPU time of a step {milliseconds:g} ms, "
+            f"{'hidden behind the GPU' if is_async else 'added'}"
+        )
 
     def num_gpu_blocks(self, gpu_memory_utilization: float, block_size: int) -> int:
         """Return the KV blocks that fit beside the weights.
@@ -123,6 +164,10 @@ class Preset:
 
 
 DEFAULT_PRESET = "llama-3.1-8b/h100_sxm"
+
+#: vLLM's own.
+GPU_MEMORY_UTILIZATION = 0.92
+BLOCK_SIZE = 16
 
 
 def preset_names() -> list[str]:
@@ -150,7 +195,9 @@ def get_preset(name: str) -> Preset:
 
 
 def engine_defaults(memory_gib: float, gpu: str) -> tuple[int, int]:
-    """Return vLLM 0.32.0's ``(max_num_batched_tokens, max_num_seqs)`` for an API server."""
+    """Return vLLM's ``(max_num_batched_tokens, max_num_seqs)`` for an API server on a GPU."""
+    if memory_gib >= 160:
+        return 16384, 1024
     large = memory_gib >= 70 and "a100" not in gpu.lower()
     return (8192, 1024) if large else (2048, 256)
 
@@ -166,26 +213,46 @@ def make_preset(
     kv_bytes_per_token: float,
     max_model_len: int,
 ) -> Preset:
-    """Build a preset with vLLM's defaults for that memory; the context is cut to the KV cache."""
+    """Build a preset with vLLM's defaults for that memory, and a context that the KV cache holds.
+
+    `step_time` has no host overhead of its own.
+    """
     max_num_batched_tokens, max_num_seqs = engine_defaults(memory_gib, gpu)
     preset = Preset(
-        name, title, step_time, EngineConfig(), memory_gib, reserved_gib, kv_bytes_per_token
+        name,
+        title,
+        step_time,
+        EngineConfig(),
+        memory_gib,
+        reserved_gib,
+        kv_bytes_per_token,
+        max_model_len,
+        f"the defaults of vLLM {VLLM_VERSION} on this GPU (gpu_memory_utilization "
+        f"{GPU_MEMORY_UTILIZATION})",
     )
-    num_gpu_blocks = preset.num_gpu_blocks(0.9, 16)
+    num_gpu_blocks = preset.num_gpu_blocks(GPU_MEMORY_UTILIZATION, BLOCK_SIZE)
     config = EngineConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         num_gpu_blocks=num_gpu_blocks,
-        # vLLM refuses to start with a context that the KV cache cannot hold.
-        max_model_len=min(max_model_len, (num_gpu_blocks - 1) * 16),
+        block_size=BLOCK_SIZE,
+        max_model_len=min(max_model_len, (num_gpu_blocks - 1) * BLOCK_SIZE),
+        enable_prefix_caching=True,
+        async_scheduling=True,
     )
-    return replace(preset, config=config)
+    step_time = step_time.with_host_overhead(_data()["host_overhead"]["milliseconds"] / 1e3)
+    return replace(preset, config=config, step_time=step_time)
+
+
+@cache
+def _data() -> dict[str, Any]:
+    text = files("queuesmith.engine").joinpath("step_times.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 @cache
 def _presets() -> Mapping[str, Preset]:
-    text = files("queuesmith.engine").joinpath("step_times.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
+    data = _data()
     presets = {"constant_1ms": _constant_1ms(data["provenance"]["lssp"])}
     for row in data["presets"]:
         step_time = StepTime(
@@ -239,7 +306,11 @@ def _constant_1ms(provenance: str) -> Preset:
         instant_prefill=True,
     )
     title = "1 ms a step, instant prefill"
-    return Preset("constant_1ms", title, StepTime(a=1e-3, provenance=provenance), config)
+    step_time, source = (
+        StepTime(a=1e-3, provenance=provenance),
+        "those of the LSSP study's campaign",
+    )
+    return Preset("constant_1ms", title, step_time, config, settings_source=source)
 
 
 def roofline_coefficients(

@@ -34,16 +34,24 @@ def least_ttft(workload: Workload, config: EngineConfig, step_time: StepTime) ->
     -----
     A prompt of p tokens takes at least ``ceil(p / budget)`` steps with prefill, of at least ``a +
     f`` each, beside ``min(b1, b2) p`` and its attention; and at least its work. With prefix caching
-    or instant prefill all that is certain is one step.
+    of prompts that share their starts, or instant prefill, all that is certain is one step.
     """
     s = step_time
     prompt = workload.trace.prompt_len.astype(np.float64)
+<<<<<<< HEAD
     step = s.a + s.host_overhead
     if workload.contents is not None or config.instant_prefill:
         return np.full(len(prompt), step * (1 - ROUNDING))
+=======
+    shortest = s.shortest(config.async_scheduling) * (1 - ROUNDING)
+    if _may_skip_prefill(workload, config):
+        return np.full(len(prompt), shortest)
+>>>>>>> options
     steps = np.ceil(prompt / config.token_budget)
-    seconds = steps * (step + s.f) + min(s.b1, s.b2) * prompt + s.e * prompt**2 / 2
-    return np.asarray(np.maximum(seconds, _work(prompt, config, s)) * (1 - ROUNDING))
+    fixed, _ = s.fixed(config.async_scheduling)
+    seconds = steps * (fixed + s.f) + min(s.b1, s.b2) * prompt + s.e * prompt**2 / 2
+    seconds = np.maximum(seconds, _work(prompt, config, s)) * (1 - ROUNDING)
+    return np.asarray(np.maximum(seconds, shortest))
 
 
 def least_mean_ttft(workload: Workload, config: EngineConfig, step_time: StepTime) -> float:
@@ -59,7 +67,11 @@ def least_mean_ttft(workload: Workload, config: EngineConfig, step_time: StepTim
     ----------
     Schrage, "A proof of the optimality of the shortest remaining processing time discipline", 1968.
     """
+<<<<<<< HEAD
     if workload.contents is not None or config.instant_prefill:
+=======
+    if _may_skip_prefill(workload, config):
+>>>>>>> options
         return 0.0
     arrival = workload.trace.arrival_time.tolist()
     work = _work(workload.trace.prompt_len.astype(np.float64), config, step_time).tolist()
@@ -84,20 +96,26 @@ def least_mean_ttft(workload: Workload, config: EngineConfig, step_time: StepTim
     return total / len(arrival) * (1 - ROUNDING)
 
 
+def _may_skip_prefill(workload: Workload, config: EngineConfig) -> bool:
+    """Tell whether a prompt may be served without all of it being computed."""
+    shares = config.enable_prefix_caching and workload.trace.block_hashes is not None
+    return shares or config.instant_prefill
+
+
 def _work(prompt: Floats, config: EngineConfig, step_time: StepTime) -> Floats:
-    s = step_time
-    return np.asarray(least_rate(config.token_budget, s) * prompt + s.e * prompt**2 / 2)
+    return np.asarray(least_rate(config, step_time) * prompt + step_time.e * prompt**2 / 2)
 
 
-def least_rate(token_budget: int, step_time: StepTime) -> float:
+def least_rate(config: EngineConfig, step_time: StepTime) -> float:
     """Return the least seconds per token of a step with prefill, attention apart.
 
     ``(a + f + b1 min(T, t0) + b2 max(T - t0, 0)) / T`` falls up to t0, and beyond it falls or rises
     all the way: it is least at t0 or at the budget.
     """
     s = step_time
-    fixed = s.a + s.host_overhead + s.f
-    sizes = {float(token_budget), min(max(s.t0, 1.0), float(token_budget))}
+    fixed = s.fixed(config.async_scheduling)[0] + s.f
+    budget = float(config.token_budget)
+    sizes = {budget, min(max(s.t0, 1.0), budget)}
     return min(
         (fixed + s.b1 * min(size, s.t0) + s.b2 * max(size - s.t0, 0.0)) / size for size in sizes
     )

@@ -46,6 +46,8 @@ class Design:
         Of a window's reference rate, by load; empty for our engine.
     engines : tuple of Preset
         Empty for the slot engine.
+    engine_settings : mapping
+        Those that replace a preset's own, by engine.
     sources : tuple of Source
     window_len : int
         Requests in each window.
@@ -71,6 +73,7 @@ class Design:
     loads: tuple[Load, ...]
     multipliers: Mapping[str, float]
     engines: tuple[Preset, ...]
+    engine_settings: Mapping[str, Mapping[str, Any]]
     sources: tuple[Source, ...]
     window_len: int
     output_length: OutputLengthKnowledge
@@ -142,6 +145,7 @@ class Design:
             loads=loads,
             multipliers=multipliers,
             engines=presets,
+            engine_settings=file.engine_settings(),
             sources=file.sources(),
             window_len=file.number("window_len", 1_000, least=2),
             output_length=file.output_length(),
@@ -235,6 +239,10 @@ class Design:
             table["multipliers"] = dict(self.multipliers)
         else:
             table["engines"] = [preset.name for preset in self.engines]
+            if self.engine_settings:
+                table["engine_settings"] = {
+                    name: dict(settings) for name, settings in self.engine_settings.items()
+                }
             table["loads"] = [load.name for load in self.loads]
         if self.sensitivity is not None:
             table["sensitivity"] = {

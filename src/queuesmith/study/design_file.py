@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ _KEYS: _Kinds = {
     "loads": list,
     "multipliers": dict,
     "engines": list,
+    "engine_settings": dict,
     "window_len": int,
     "num_windows": int,
     "sources": list,
@@ -213,10 +214,22 @@ class DesignFile:
     def engines(self) -> tuple[Preset, ...]:
         """Return the engines, all different."""
         names = self._names(self.where, self._table, "engines")
+        settings = self.engine_settings()
+        self._check_known(f"{self.where}: engine_settings", "engine", settings, names)
         try:
-            return tuple(get_preset(name) for name in names)
+            return tuple(_with_settings(get_preset(name), settings.get(name, {})) for name in names)
         except ConfigError as error:
             raise self._error(str(error)) from None
+
+    def engine_settings(self) -> dict[str, dict[str, Any]]:
+        """Return the settings that replace a preset's own, by engine."""
+        table: dict[str, dict[str, Any]] = self._table.get("engine_settings", {})
+        for name, settings in table.items():
+            if not isinstance(settings, dict):
+                raise self._error(
+                    f"engine_settings of {name} must be a table, got {settings!r:.80}"
+                )
+        return table
 
     def refuse_what_is_not_of(self, engine: str) -> None:
         """Refuse what contradicts the simulator that runs the design."""
@@ -226,7 +239,7 @@ class DesignFile:
                 "multiple of the reference rate; keep one"
             )
         if engine == SLOTS:
-            for key in ("loads", "engines", "sensitivity"):
+            for key in ("loads", "engines", "engine_settings", "sensitivity"):
                 if key in self._table:
                     raise self._error(f"engine = {SLOTS!r} has no {key}; leave it out")
         elif "multipliers" in self._table:
@@ -395,6 +408,19 @@ class DesignFile:
             return OutputLengthKnowledge.parse(text)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from None
+
+
+def _with_settings(preset: Preset, settings: Mapping[str, Any]) -> Preset:
+    if not settings:
+        return preset
+    config = dict(settings)
+    seconds = config.pop("host_overhead", preset.step_time.host_overhead)
+    return replace(
+        preset,
+        config=preset.config.override(config),
+        step_time=preset.step_time.with_host_overhead(seconds),
+        settings_source="the design's",
+    )
 
 
 def _check_model(where: str, model: str) -> None:
