@@ -258,64 +258,12 @@ def compare(
         scheduler_address=scheduler_address,
         progress=None if progress is None else lambda done: progress(done, num_runs),
     )
-<<<<<<< HEAD
     names = [load.name for load in regions]
     evaluation, tuned = with_tuned(evaluation, chosen, grids, names, aim, watched)
     judged = [*chosen, *(one.policy for one in tuned)]
     standings = judge(judged, names, evaluation.samples, goal=aim, guards=watched, seed=seed)
     how = {
         one.policy.name: describe_choice(grid, one) for grid, one in zip(grids, tuned, strict=True)
-=======
-    standings = judge(chosen, regions, evaluation, trace.origin.source, seed)
-    rows = load_rows(standings, regions, evaluation)
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "version": __version__,
-        "origin": {**trace.origin.to_json(), "num_requests": len(trace)},
-        "config": {
-            "policies": [policy.name for policy in chosen],
-            "policy_sha256": {policy.name: policy.sha256 for policy in chosen},
-            "reference": REFERENCE,
-            "loads": [{"name": load.name, "rho": load.rho} for load in regions],
-            "num_windows": len(windows),
-            "window_len": shortest,
-            "windows": [
-                {
-                    "window": window.index,
-                    "num_requests": len(window.trace),
-                    "start_row": window.start_row,
-                    "sha256": window.sha256,
-                    "capacity": float(capacity),
-                }
-                for window, capacity in zip(windows, evaluation.capacity, strict=True)
-            ],
-            "preset": preset.name,
-            "title": preset.title,
-            "provenance": step_time.provenance,
-            "engine": asdict(config),
-            "step_time": {
-                name: value for name, value in asdict(step_time).items() if name != "provenance"
-            },
-            "host_overhead": step_time.host_overhead,
-            "replicas": replicas,
-            "router": None if replicas == 1 else fleet.router.name,
-            "router_sha256": None if replicas == 1 else fleet.router.sha256,
-            "closed_loop": closed_loop,
-            "slo": None if slo is None else asdict(slo),
-            "output_length": describe_knowledge(output_length, windows),
-            "window_set": dict(window_set or {}),
-            "seed": seed,
-            "draws": DRAWS,
-        },
-        "answer": answer(standings, rows, trace, step_time.shortest(config.async_scheduling)),
-        "leaderboard": leaderboard(standings),
-        "loads": rows,
-        "cells": evaluation.cells.to_pylist(),
-        "warnings": [
-            *notes,
-            *warnings(chosen, config, trace, evaluation, len(windows), num_windows, shortest),
-        ],
->>>>>>> options
     }
     rows = load_rows(standings, evaluation)
     described: dict[str, Any] = {
@@ -367,7 +315,7 @@ def compare(
             evaluation,
             trace,
             aim,
-            step_time.a + step_time.host_overhead,
+            step_time.shortest(config.async_scheduling),
             how,
         ),
         leaderboard=tuple(leaderboard(standings, aim, how)),

@@ -115,15 +115,11 @@ def make_settings(
         "async_scheduling": config.async_scheduling,
         "priority_victims": config.scheduling_policy == "priority",
         "instant_prefill": config.instant_prefill,
-<<<<<<< HEAD
         "has_limits": (config.max_num_queued_reqs, config.max_num_queued_tokens) != (None, None),
         "max_num_queued_reqs": _or_none(config.max_num_queued_reqs),
         "max_num_queued_tokens": _or_none(config.max_num_queued_tokens),
-        "a": step_time.a + step_time.host_overhead,
-=======
         "a": a,
         "least_seconds": least_seconds,
->>>>>>> options
         **{name: getattr(step_time, name) for name in ("b1", "b2", "t0", "c", "d", "e", "f")},
         "has_victim_key": policy.victim_key is not None,
         "has_admit": policy.admit is not None,

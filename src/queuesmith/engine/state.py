@@ -26,14 +26,10 @@ SETTINGS_DTYPE = np.dtype(
         ("async_scheduling", "?"),
         ("priority_victims", "?"),
         ("instant_prefill", "?"),
-<<<<<<< HEAD
         ("has_limits", "?"),  # one of the next two
         ("max_num_queued_reqs", "i8"),
         ("max_num_queued_tokens", "i8"),
-        # StepTime, s; `a` includes the host overhead
-=======
         # StepTime, s; the host overhead is in `a`, or `least_seconds` under async scheduling
->>>>>>> options
         ("a", "f8"),
         ("least_seconds", "f8"),
         ("b1", "f8"),

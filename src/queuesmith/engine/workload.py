@@ -190,29 +190,12 @@ def _contents(trace: Trace, output_len: NDArray[np.int64], config: EngineConfig)
     request = np.repeat(np.arange(len(trace)), num_full + 1)
     place = np.arange(offsets[-1]) - offsets[request]
     hashes = trace.block_hashes
-<<<<<<< HEAD
     assert hashes is not None
     if hashes.block_size % size and size % hashes.block_size:
         raise ConfigError(
             f"block_size ({size}) must divide the trace's blocks of {hashes.block_size} tokens "
-            "or be a multiple of them, for prefixes to be shared as they are in the trace"
-=======
-    known = np.zeros(len(place), np.bool_)
-    num_shared = 0
-    numbers = np.empty(len(place), np.int64)
-    if hashes is not None:
-        if hashes.block_size % size and size % hashes.block_size:
-            raise ConfigError(
-                f"block_size ({size}) must divide the trace's blocks of {hashes.block_size} tokens "
-                "or be a multiple of them, for prefixes to be shared as in the trace; set block_size "
-                "(--block-size), or enable_prefix_caching to false (--no-enable-prefix-caching)"
-            )
-        per_hash, per_block = max(hashes.block_size // size, 1), max(size // hashes.block_size, 1)
-        # Hashes are chained, so the last one that a block covers stands for all before it.
-        covered = ((place + 1) * per_block - 1) // per_hash
-        known = ((place + 1) * size <= trace.prompt_len[request]) & (
-            covered < hashes.num_blocks[request]
->>>>>>> options
+            "or be a multiple of them, for prefixes to be shared as in the trace; set block_size "
+            "(--block-size), or enable_prefix_caching to false (--no-enable-prefix-caching)"
         )
     per_hash, per_block = max(hashes.block_size // size, 1), max(size // hashes.block_size, 1)
     # Hashes are chained, so the last one that a block covers stands for all before it.

@@ -38,15 +38,9 @@ def least_ttft(workload: Workload, config: EngineConfig, step_time: StepTime) ->
     """
     s = step_time
     prompt = workload.trace.prompt_len.astype(np.float64)
-<<<<<<< HEAD
-    step = s.a + s.host_overhead
-    if workload.contents is not None or config.instant_prefill:
-        return np.full(len(prompt), step * (1 - ROUNDING))
-=======
     shortest = s.shortest(config.async_scheduling) * (1 - ROUNDING)
-    if _may_skip_prefill(workload, config):
+    if workload.contents is not None or config.instant_prefill:
         return np.full(len(prompt), shortest)
->>>>>>> options
     steps = np.ceil(prompt / config.token_budget)
     fixed, _ = s.fixed(config.async_scheduling)
     seconds = steps * (fixed + s.f) + min(s.b1, s.b2) * prompt + s.e * prompt**2 / 2
@@ -67,11 +61,7 @@ def least_mean_ttft(workload: Workload, config: EngineConfig, step_time: StepTim
     ----------
     Schrage, "A proof of the optimality of the shortest remaining processing time discipline", 1968.
     """
-<<<<<<< HEAD
     if workload.contents is not None or config.instant_prefill:
-=======
-    if _may_skip_prefill(workload, config):
->>>>>>> options
         return 0.0
     arrival = workload.trace.arrival_time.tolist()
     work = _work(workload.trace.prompt_len.astype(np.float64), config, step_time).tolist()
@@ -94,12 +84,6 @@ def least_mean_ttft(workload: Workload, config: EngineConfig, step_time: StepTim
             heapq.heapreplace(waiting, (left - (until - now), since))
             now = until
     return total / len(arrival) * (1 - ROUNDING)
-
-
-def _may_skip_prefill(workload: Workload, config: EngineConfig) -> bool:
-    """Tell whether a prompt may be served without all of it being computed."""
-    shares = config.enable_prefix_caching and workload.trace.block_hashes is not None
-    return shares or config.instant_prefill
 
 
 def _work(prompt: Floats, config: EngineConfig, step_time: StepTime) -> Floats:
