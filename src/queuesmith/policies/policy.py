@@ -43,7 +43,6 @@ class Policy:
     name : str
         The file's stem, with overridden parameters: ``aged_sjf(SECONDS_PER_TOKEN=0.01)``.
     source : str
-        The text.
     path : Path
         Where the text was read; for messages.
     summary, knows, origin, caution : str

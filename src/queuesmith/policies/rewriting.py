@@ -221,7 +221,7 @@ class _Rewriter:
             self.scope.refuse(node, "loops and functions are nested too deeply; write fewer")
         match node:
             case ast.Constant(value=value):
-                return node, _of(value)
+                return node, _of(value)  # type: ignore[arg-type]
             case ast.Name(id=name):
                 if name in state:
                     return node, state[name]
