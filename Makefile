@@ -22,7 +22,7 @@ help:
 	@echo 'make clean   remove what these commands made, .venv included'
 
 demo: .venv/installed
-	$(BIN)/queuesmith compare azure_2023_conv@model --output demo
+	$(BIN)/queuesmith compare azure_2023_code@model --output demo
 	@for report in demo/*.html; do test -f "$$report" && echo "Open $$report in a browser."; done
 
 test: .venv/installed-test

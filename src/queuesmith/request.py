@@ -61,3 +61,25 @@ ENGINE_FIELDS: tuple[str, ...] = tuple(ENGINE_DTYPE.names or ())
 
 #: Weight of a new sample in the moving averages of the engine row.
 AVERAGE_WEIGHT = 0.1
+
+#: Fields that may be any whole number of 64 bits, and those that add up over requests or steps.
+_ANY_FIELDS = ("priority", "client", "session")
+_SUM_FIELDS = ("prefill_tokens_since_arrival", "free_kv_tokens", "used_kv_tokens", "waiting_tokens")
+
+
+def integer_ranges(rows: dict[str, np.dtype]) -> dict[str, tuple[int, int]]:
+    """Return the smallest and the largest value of every field that is a whole number.
+
+    Parameters
+    ----------
+    rows : dict of str to dtype
+        The fields of each row, by the name under which a hook sees it.
+    """
+    ranges = {}
+    for row, dtype in rows.items():
+        for name in dtype.names or ():
+            if dtype[name].kind == "i":
+                ranges[f"{row}.{name}"] = (0, 2**53 if name in _SUM_FIELDS else 2**31)
+            if name in _ANY_FIELDS:
+                ranges[f"{row}.{name}"] = (-(2**63), 2**63 - 1)
+    return ranges

@@ -211,8 +211,8 @@ def _compare_compiled(
                 if not _same(answer, value):
                     raise PolicyError(
                         f"{policy.name}: {name} gives {value!r} in plain Python and {answer!r} "
-                        f"compiled for {_describe(policy, name, request, engine)}; whole numbers "
-                        "beyond 64 bits are the usual reason, so compute in floats"
+                        f"compiled for {_describe(policy, name, request, engine)}; please "
+                        "report this with the file"
                     )
             if (rows.requests.tobytes(), rows.engines.tobytes()) != before:
                 raise PolicyError(f"{policy.name}: compiled, {name} changes the rows it is given")

@@ -38,7 +38,7 @@ def make_row(number, key, priority, silent_for):
         num_preemptions=0,
     )
     source = type("Request", (), vars(source))()
-    source.queuesmith_row = row = RequestRow(source, number)
+    source.queuesmith_row = row = RequestRow(source, number, source.arrival_time)
     row.deadline = key
     row.last_token_ts = max(NOW - silent_for, row.arrival_time)
     return row
@@ -56,7 +56,7 @@ def choose(rows, policy, *, num_seats, running=(), prepare=lambda rows, hook: No
         "anybody_runs": True,
         "max_wait": 20.0,
         "num_seats": num_seats,
-        "skips": False,
+        "skips": 0,
         "order_matters": False,
         "may_displace": True,
         "is_ready": lambda row: True,
@@ -106,7 +106,7 @@ def test_the_first_are_those_of_the_whole_order(
         num_seats=num_seats,
         anybody_runs=anybody_runs,
         max_wait=max_wait,
-        skips=True,
+        skips=len(rows),
     )
 
     assert one.order == order[:num_seats]

@@ -132,7 +132,7 @@ def test_a_parameter_may_set_an_engine_setting():
         ("aged_sjf(**{})", "must be a finite number"),
         ("aged_sjf(SECONDS_PER_TOKEN=", "there is no policy"),
         ("mlfq(NUM_LEVELS=2.5)", "must be a whole number"),
-        ("mlfq(NUM_LEVELS=100000)", "loop rounds"),
+        ("mlfq(NUM_LEVELS=100000)", "operations, above the 100,000"),
         ("srpt(PREEMPTIVE=False)", "has no parameter 'PREEMPTIVE'"),
     ],
 )

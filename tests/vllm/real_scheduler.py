@@ -10,6 +10,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 import functools
 import json
 import tempfile
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -110,6 +111,7 @@ def make_scheduler(
     )
     if policy:
         scheduler.attach_policy(policy, options)
+        scheduler.policy_arrival = attrgetter("arrival_time")  # on the clock of the test
     return scheduler
 
 

@@ -541,7 +541,7 @@ def an_untested_version_does_not_start():
 
 RULES = {
     held_requests_keep_their_seat: [
-        (SCHEDULER, "self.max_num_active_reqs = seats - len(choice.held)", "pass"),
+        (SCHEDULER, "self.max_num_active_reqs -= len(choice.held)", "pass"),
     ],
     held_requests_are_counted: [
         (SCHEDULER, "running + self._policy_aside_running", "running"),
@@ -560,16 +560,16 @@ RULES = {
         (DECIDE, "if not first and not anybody_runs:", "if False:"),
     ],
     a_paused_server_displaces_nobody: [
-        (SCHEDULER, "if self._pause_state != self._policy_unpaused:", "if False:"),
+        (SCHEDULER, "if self._pause_state == self._policy_unpaused:", "if True:"),
     ],
     nobody_is_displaced_for_a_request_that_is_not_ready: [
         (DECIDE, "if is_ready(row):", "if True:"),
     ],
     whoever_stands_behind_a_request_that_is_not_ready_is_admitted: [
-        (SCHEDULER, "self.deferred_waiting\n", "False\n"),
+        (SCHEDULER, "len(self.deferred_waiting) +", "0 +"),
     ],
     whoever_stands_behind_a_request_with_a_token_on_its_way_is_admitted: [
-        (SCHEDULER, "or self._policy_tracker.unsettled", ""),
+        (SCHEDULER, "+ len(self._policy_tracker.unsettled)", ""),
     ],
     nobody_is_displaced_before_a_token: [
         (DECIDE, "if row.num_output_tokens <= row.output_at_admission:", "if False:"),
@@ -618,26 +618,27 @@ RULES = {
          "            monitor.fault", "except OSError as error:\n            monitor.fault"),
     ],
     books_that_may_be_wrong_are_not_followed: [
-        (SCHEDULER, "error, fatal=True", "error"),
+        (SCHEDULER, "fault(f\"rows: {type(error).__name__}\", error, fatal=True)",
+         "fault(f\"rows: {type(error).__name__}\", error)"),
         (SCHEDULER, "except Exception as error:  # whatever it is, the server goes on\n"
-         "            self.", "except OSError as error:\n            self."),
+         "            self.policy_monitor.fault(f\"rows",
+         "except OSError as error:\n            self.policy_monitor.fault(f\"rows"),
     ],
     a_policy_that_fails_too_often_is_not_asked_any_more: [
         (MONITOR, "self.faults.total() >= self._max_faults", "False"),
-        (SCHEDULER, "if monitor is None or not monitor.on:\n            return super().schedule",
-         "if monitor is None:\n            return super().schedule"),
+        (SCHEDULER, "if monitor is None or not monitor.on:", "if monitor is None:"),
     ],
     a_slow_policy_costs_one_step_its_order: [
         (DECIDE, "if time.thread_time() > self._stop_at:", "if False:"),
     ],
     nobody_is_lost_when_vllm_itself_fails: [
-        (SCHEDULER, "finally:\n            begun", "except ZeroDivisionError:\n            raise\n"
-         "        else:\n            begun"),
-        (SCHEDULER, "self.max_num_active_reqs = seats\n", "pass\n"),
+        (SCHEDULER, "finally:\n            self._policy_end(step)",
+         "except ZeroDivisionError:\n            raise\n        self._policy_end(step)"),
+        (SCHEDULER, "self.max_num_active_reqs = step.before[-1]\n", "pass\n"),
         (SCHEDULER, "self.running.extend([row.source for row in choice.held])", "pass"),
     ],
     shadow_mode_orders_nothing: [
-        (SCHEDULER, "and not self._policy_options.shadow", ""),
+        (SCHEDULER, "if not self._policy_options.shadow:", "if True:"),
     ],
     what_a_client_sends_wrongly_is_as_good_as_not_sent: [
         (ROWS, "except (TypeError, ValueError, OverflowError):\n        return default",
@@ -780,7 +781,7 @@ def test_an_answer_that_is_no_number_is_a_fault(expression, kind):
 def test_a_fault_of_the_plug_in_itself_switches_it_off_and_the_server_goes_on():
     scheduler = make(LCFS)
     add(scheduler, "a")
-    scheduler._policy_tracker.arrive = lambda request: 1 / 0
+    scheduler._policy_tracker.arrive = lambda request, now: 1 / 0
     add(scheduler, "b", arrival_time=1.0)
     add(scheduler, "c", arrival_time=2.0)
     real.drain(scheduler)

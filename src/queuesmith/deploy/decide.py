@@ -9,23 +9,27 @@ sorted beyond them.
 
 import math
 import time
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from queuesmith.deploy.line import Line
 from queuesmith.deploy.rows import RequestRow
 from queuesmith.policies import Policy
 
+#: Operations of a hook that may be spent on waiting requests in one step, and what a call counts
+#: besides its own: together they take about half a millisecond. Where more wait than that allows,
+#: `waiting_key` is asked about some of them, and `admit` about the first.
+OPERATIONS_PER_STEP = 30_000
+_OPERATIONS_PER_CALL = 10
+
 
 class HookFault(Exception):
-    """A hook failed: which one, and how."""
+    """A hook failed: which one, how, and whether it may not be asked again."""
 
-    def __init__(self, hook: str, cause: str) -> None:
+    def __init__(self, hook: str, cause: str, *, fatal: bool = False) -> None:
         self.kind = f"{hook}: {cause}"
+        self.fatal = fatal
         super().__init__(self.kind)
 
 
@@ -68,7 +72,7 @@ class Questions:
         The engine row of this step.
     time_limit : float
         Seconds of CPU for all questions together. The clock is looked at between calls; one call
-        ends by itself, since the policy language bounds its loops.
+        ends by itself, since the policy language bounds its operations.
     prepare : callable
         Is given rows and the name of a hook that is about to read them.
     """
@@ -85,6 +89,11 @@ class Questions:
         self._stop_at = time.thread_time() + time_limit
         self._prepare = prepare
 
+    def most(self, name: str) -> int:
+        """Return how many waiting requests a hook may be asked about in one step."""
+        operations = self.policy.operations[name] + _OPERATIONS_PER_CALL
+        return max(OPERATIONS_PER_STEP // operations, 1)
+
     def ask(self, name: str, rows: Sequence[RequestRow]) -> list[Any]:
         """Return a hook's answer for each row.
 
@@ -96,14 +105,15 @@ class Questions:
         hook, engine = getattr(self.policy, name), self.engine
         self._prepare(rows, name)
         answers: list[Any] = []
-        size = 8
+        size, largest = 8, min(self.most(name), 128)
         try:
             while len(answers) < len(rows):
+                size = min(size, largest)
                 part = rows[len(answers) : len(answers) + size]
                 answers += [hook(row, engine) for row in part]
-                size = min(2 * size, 128)
+                size *= 2
                 if time.thread_time() > self._stop_at:
-                    raise HookFault(name, "too slow")
+                    raise HookFault(name, "too slow", fatal=True)
         except HookFault:
             raise
         except Exception as error:
@@ -130,7 +140,7 @@ def decide(
     anybody_runs: bool,
     max_wait: float,
     num_seats: int,
-    skips: bool,
+    skips: float,
     order_matters: bool,
     may_displace: bool,
     is_ready: Callable[[RequestRow], bool],
@@ -151,9 +161,8 @@ def decide(
         aside, held, displaced nor made a victim.
     num_seats : int
         Free ones. Without any nobody can be admitted unless somebody is displaced.
-    skips : bool
-        Whether vLLM may pass over a waiting request, so that more than the first `num_seats` of
-        them matter.
+    skips : float
+        How many waiting requests vLLM may pass over, so that as many more of them matter.
     order_matters : bool
         Whether tokens or KV blocks may be too short for all of `running`.
     may_displace : bool
@@ -172,7 +181,7 @@ def decide(
         held = _held(questions, running, max_wait)
     displacing = policy.preemptive and num_seats <= 0 and may_displace
     if waiting and (displacing or num_seats > 0):
-        most = len(waiting) if skips else len(running) if displacing else num_seats
+        most = int(min((len(running) if displacing else num_seats) + skips, len(waiting)))
         # Where keys are kept in order, one look at the best is enough if it displaces nobody.
         looks = displacing and policy.static and policy.admit is None and not skips
         first = _first(questions, choice, line, 1 if looks else most, anybody_runs, max_wait)
@@ -255,13 +264,8 @@ def _ranking(questions: Questions, line: Line) -> Callable[[int], list[RequestRo
     if questions.policy.static:  # asked once, while a request waits
         ranked = line.ranked(lambda new: questions.keys("waiting_key", new))
         return lambda most: [rank[-1] for rank in ranked[:most]]
-    rows = line.rows
-    keys = questions.keys("waiting_key", rows)
-    places = np.argsort(np.frombuffer(array("d", keys)), kind="stable")
-    if questions.policy.preemptive:
-        for row, key in zip(rows, keys, strict=True):
-            row.key = key
-    return lambda most: [rows[place] for place in places[:most].tolist()]
+    line.ask_some(lambda rows: questions.keys("waiting_key", rows), questions.most("waiting_key"))
+    return line.best
 
 
 def _admissible(
@@ -277,8 +281,9 @@ def _admissible(
     overdue = set(first)
     aside: list[RequestRow] = []
     num_asked, size = 0, most
-    while len(first) < most and num_asked < len(line.rows):
-        part = ranking(num_asked + size)[num_asked:]
+    most_asked = min(len(line.rows), questions.most("admit"))
+    while len(first) < most and num_asked < most_asked:
+        part = ranking(min(num_asked + size, most_asked))[num_asked:]
         num_asked += len(part)
         part = [row for row in part if row not in overdue]
         for row, yes in zip(part, questions.ask("admit", part), strict=True):

@@ -38,8 +38,25 @@ def make_scheduler(vllm_config: Any, **arguments: Any) -> Any:
     policy = get_policy(options.policy)
     check_deployable(policy, vllm_config)
     scheduler = scheduler_class(vllm_config)(vllm_config=vllm_config, **arguments)
-    scheduler.attach_policy(policy, options)
+    attach(scheduler, policy, options)
     return scheduler
+
+
+def attach(scheduler: Any, policy: Policy, options: PluginOptions) -> None:
+    """Let a scheduler follow a policy.
+
+    Raises
+    ------
+    ConfigError
+        If vLLM is another than this plug-in knows, whatever version it says it is.
+    """
+    try:
+        scheduler.attach_policy(policy, options)
+    except (AttributeError, ImportError, TypeError) as error:
+        raise ConfigError(
+            f"vLLM {installed_version()} lacks what this plug-in needs: {error}; "
+            f"install {' or '.join(TESTED_VERSIONS)}"
+        ) from error
 
 
 def scheduler_class(vllm_config: Any) -> type[Any]:

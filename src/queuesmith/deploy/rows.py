@@ -29,6 +29,8 @@ class RequestRow:
         Of which `Ledger` keeps a counter.
     key : float or None
         Its `waiting_key` when last asked; None when it is to be asked anew.
+    counted_tokens : int
+        Its `num_uncached_tokens` as far as a sum over waiting requests knows.
     arrival_us : int
         Microseconds from the first arrival to its own.
     prefill_at_arrival : int
@@ -45,6 +47,7 @@ class RequestRow:
         "admission",
         "arrival_us",
         "client",
+        "counted_tokens",
         "key",
         "number",
         "output_at_admission",
@@ -53,7 +56,7 @@ class RequestRow:
         "was_admitted",
     )
 
-    def __init__(self, source: Any, number: int) -> None:
+    def __init__(self, source: Any, number: int, arrival_time: float) -> None:
         given = _extra_arguments(source)
         self.source = source
         self.number = number
@@ -63,15 +66,13 @@ class RequestRow:
         self.was_admitted = False
         client = given.get("client")
         self.client: Any = ("own", number) if client is None else str(client)[:128]
-        self.arrival_time: float = source.arrival_time
-        self.last_token_ts: float = source.arrival_time
+        self.arrival_time = self.last_token_ts = arrival_time
         self.num_prompt_tokens: int = source.num_prompt_tokens
         self.num_uncached_tokens: int = source.num_tokens
-        self.max_tokens = int(_number(given.get("max_tokens"), source.max_tokens, least=1))
+        self.counted_tokens = 0
+        self.max_tokens = int(_number(given.get("max_tokens"), source.max_tokens, 1, 2.0**31))
         self.priority = int(_number(given.get("priority"), source.priority))
-        self.predicted_output_tokens = _number(
-            given.get("predicted_output_tokens"), math.nan, least=0
-        )
+        self.predicted_output_tokens = _number(given.get("predicted_output_tokens"), math.nan, 0)
         self.deadline = self.arrival_time + _number(given.get("time_to_deadline"), math.inf)
         self.client_tokens = 0.0
         self.arrival_us = 0
@@ -94,13 +95,13 @@ def _extra_arguments(source: Any) -> Mapping[str, Any]:
     return extra if isinstance(extra, Mapping) else {}
 
 
-def _number(value: Any, default: float, least: float = -(2.0**53)) -> float:
+def _number(value: Any, default: float, least: float = -(2.0**53), most: float = 2.0**53) -> float:
     """Read a number that a client sent; what is none is as good as not sent."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return default
-    return number if least <= number <= 2.0**53 else default
+    return number if least <= number <= most else default
 
 
 class EngineRow:
@@ -167,9 +168,6 @@ class Ledger:
         self._step_time = 1.0
         self._peak_backlog_time = 0.0
         self._num_prefill_tokens = 0
-        self._summed = -1
-        self._arrivals_us = 0
-        self._waiting_tokens = 0
         self._counters: dict[Any, float] = {}
         self._active: dict[Any, int] = {}
 
@@ -287,7 +285,8 @@ class Ledger:
         self,
         now: float,
         rows: Sequence[RequestRow],
-        version: int,
+        waiting_tokens: int,
+        arrivals_us: int,
         num_running: int,
         num_free_blocks: int,
     ) -> Any:
@@ -299,8 +298,8 @@ class Ledger:
             Seconds on the clock of `arrival_time`.
         rows : sequence of RequestRow
             Who waits, in order of arrival.
-        version : int
-            Another one whenever a sum over `rows` may be another.
+        waiting_tokens, arrivals_us : int
+            Sums over `rows`: whole numbers, which add up to the same in any order.
         num_running, num_free_blocks : int
         """
         e = self.engine
@@ -316,19 +315,13 @@ class Ledger:
         e.step_time = self._step_time
         e.mean_prompt_tokens = self._prompt_tokens_seen / max(self._num_arrived, 1)
         e.oldest_wait = now - rows[0].arrival_time if rows else 0.0
-        if self._summed != version:
-            self._summed = version
-            if self._reads_mean_wait:  # whole microseconds add up to the same in any order
-                self._arrivals_us = sum([row.arrival_us for row in rows])
-            if self._reads_tokens:
-                self._waiting_tokens = sum([row.num_uncached_tokens for row in rows])
         if self._reads_mean_wait:
             e.mean_wait = 0.0
             if rows:
-                mean = self._arrivals_us / num_waiting * 1e-6
+                mean = arrivals_us / num_waiting * 1e-6
                 e.mean_wait = max(now - self._first_arrival - mean, 0.0)
         if self._reads_tokens:
-            e.waiting_tokens = self._waiting_tokens
+            e.waiting_tokens = waiting_tokens
             e.mean_waiting_tokens = e.waiting_tokens / num_waiting if rows else 0.0
             e.backlog_time = e.waiting_tokens / e.token_rate
             self._peak_backlog_time = max(self._peak_backlog_time, e.backlog_time)

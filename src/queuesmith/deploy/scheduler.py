@@ -5,13 +5,15 @@ queue of its class, in which those who may be admitted stand in that order. Afte
 put back; the scheduling is vLLM's and nothing is patched.
 """
 
+import contextlib
+import math
 import time
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 from queuesmith.deploy.decide import Choice, HookFault, Questions, decide
-from queuesmith.deploy.line import Line
+from queuesmith.deploy.line import Line, watched
 from queuesmith.deploy.monitor import MAX_NAMED, Monitor, logger
 from queuesmith.deploy.options import PluginOptions
 from queuesmith.deploy.rows import Ledger, RequestRow
@@ -30,13 +32,13 @@ class PolicyMixin:
     ----------
     policy_monitor : Monitor or None
     policy_clock : callable
-        Seconds on the clock of ``Request.arrival_time``.
+        Seconds on a clock that nobody sets.
     policy_displaced : list
         vLLM's requests that were displaced in the last step.
     """
 
     policy_monitor: Monitor | None = None
-    policy_clock: Callable[[], float] = staticmethod(time.time)
+    policy_clock: Callable[[], float] = staticmethod(time.monotonic)
     policy_displaced: list[Any]
     _policy_aside_running = 0
     _policy_aside_waiting = 0
@@ -44,6 +46,7 @@ class PolicyMixin:
     def attach_policy(self: Any, policy: Policy, options: PluginOptions) -> None:
         """Follow `policy` from now on, before the first request arrives."""
         from vllm.v1.core.sched.interface import PauseState
+        from vllm.v1.core.sched.request_queue import create_request_queue
         from vllm.v1.request import RequestStatus
 
         self._policy_ready_statuses = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
@@ -57,11 +60,13 @@ class PolicyMixin:
             usable_blocks=self.cache_config.num_gpu_blocks - 1,
             block_size=self.block_size,
         )
+        self._policy_runs = RequestStatus.RUNNING
         self._policy_line = Line(ranks=policy.static)
         self._policy_tracker = Tracker(self, self._policy_ledger, self._policy_line)
         self._policy_now = 0.0
-        self._policy_first = type(self.waiting)()  # `waiting` during a step
-        self._policy_waiting = self.waiting  # `waiting` between steps
+        self._policy_first = create_request_queue(self.policy)  # `waiting` during a step
+        # `waiting` between steps:
+        self._policy_waiting = self.waiting = watched(type(self._policy_first))()
         self.policy_displaced = []
         self.policy_monitor = Monitor(
             policy.name,
@@ -77,60 +82,31 @@ class PolicyMixin:
             options.max_wait,
         )
 
-    # What vLLM calls.
+    # What vLLM calls. Whatever of ours fails, vLLM schedules on as if it were not there.
 
     def add_request(self: Any, request: Any) -> None:
         """Let a request arrive."""
         super().add_request(request)  # type: ignore[misc]
-        if self.policy_monitor is not None:
-            self._policy_note(self._policy_tracker.arrive, request)
+        self._policy_note(self._policy_arrive, request)
 
     def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Schedule one step in the order that the policy wants."""
-        monitor = self.policy_monitor
-        if monitor is None or not monitor.on:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
-        begun = time.perf_counter()
-        self.policy_displaced = []
-        self._policy_now = start = max(self.policy_clock(), self._policy_now)
-        choice = self._policy_ask()
-        carried_out = choice is not None and not self._policy_options.shadow
-        seats = self.max_num_active_reqs
-        if carried_out:
-            self._policy_rearrange(choice)
-            # Held requests keep their seats.
-            self.max_num_active_reqs = seats - len(choice.held)
-        overhead = time.perf_counter() - begun
+        step = self._policy_begin()
         try:
             output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         finally:
-            begun = time.perf_counter()
-            if carried_out:
-                self.max_num_active_reqs = seats
-                self._policy_restore(choice)
-        self._policy_note(self._policy_tracker.schedule, output, start)
-        if choice is not None:
-            monitor.overhead(overhead + time.perf_counter() - begun)
+            self._policy_end(step)
+        if step is not None:
+            self._policy_note(self._policy_scheduled, step, output)
         return output
 
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Take in what a step has computed."""
-        monitor = self.policy_monitor
-        if monitor is None or not monitor.on:
-            return super().update_from_output(  # type: ignore[misc]
-                scheduler_output, model_runner_output
-            )
-        tracker = self._policy_tracker
-        tracker.begin_update()
-        try:
-            outputs = super().update_from_output(  # type: ignore[misc]
-                scheduler_output, model_runner_output
-            )
-        finally:
-            ended = tracker.end_update()
-        self._policy_now = now = max(self.policy_clock(), self._policy_now)
-        self._policy_note(tracker.update, scheduler_output, ended, now)
-        monitor.tick(now, idle=not self.running and not self.waiting)
+        self._policy_note(self._policy_begin_update)
+        outputs = super().update_from_output(  # type: ignore[misc]
+            scheduler_output, model_runner_output
+        )
+        self._policy_note(self._policy_update, scheduler_output)
         return outputs
 
     def get_request_counts(self: Any) -> tuple[int, int]:
@@ -141,56 +117,133 @@ class PolicyMixin:
     def shutdown(self: Any) -> None:
         """Close what is open."""
         if self.policy_monitor is not None:
-            self.policy_monitor.close()
+            with contextlib.suppress(Exception):
+                self.policy_monitor.close()
         super().shutdown()  # type: ignore[misc]
 
     def _preempt_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> None:
         super()._preempt_request(request, *args, **kwargs)  # type: ignore[misc]
-        if self.policy_monitor is not None:
-            self._policy_note(self._policy_tracker.preempt, request)
+        self._policy_note(self._policy_preempted, request)
 
     def _free_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         freed = super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
-        if self.policy_monitor is not None:
-            self._policy_note(self._policy_tracker.finish, request)
+        self._policy_note(self._policy_finished, request)
         return freed
+
+    # What is noted of it.
 
     def _policy_note(self: Any, note: Callable[..., None], *arguments: Any) -> None:
         """Keep the rows; a fault would leave them wrong, so it switches the policy off."""
-        if not self.policy_monitor.on:
+        if self.policy_monitor is None or not self.policy_monitor.on:
             return
         try:
             note(*arguments)
         except Exception as error:  # whatever it is, the server goes on
             self.policy_monitor.fault(f"rows: {type(error).__name__}", error, fatal=True)
 
+    def policy_arrival(self: Any, request: Any) -> float:
+        """Return when a request that comes now arrived, on `policy_clock`.
+
+        vLLM's ``Request.arrival_time`` is of the wall clock, which may be set.
+        """
+        return self.policy_clock()  # type: ignore[no-any-return]
+
+    def _policy_arrive(self: Any, request: Any) -> None:
+        self._policy_tracker.arrive(request, self.policy_arrival(request))
+
+    def _policy_scheduled(self: Any, step: "_Step", output: Any) -> None:
+        self._policy_tracker.schedule(output, step.start)
+        if step.choice is not None:
+            self.policy_monitor.overhead(step.seconds)
+
+    def _policy_begin_update(self: Any) -> None:
+        self._policy_tracker.begin_update()
+
+    def _policy_update(self: Any, output: Any) -> None:
+        tracker = self._policy_tracker
+        self._policy_now = now = max(self.policy_clock(), self._policy_now)
+        tracker.update(output, tracker.end_update(), now)
+        self.policy_monitor.tick(now, idle=not self.running and not self.waiting)
+
+    def _policy_preempted(self: Any, request: Any) -> None:
+        self._policy_tracker.preempt(request)
+
+    def _policy_finished(self: Any, request: Any) -> None:
+        self._policy_tracker.finish(request)
+
     # Before a step.
 
-    def _policy_ask(self: Any) -> Choice | None:
-        """Ask the policy; None where it need not be asked, or failed."""
+    def _policy_begin(self: Any) -> "_Step | None":
+        """Ask the policy and put the queues into its order; None where it is off."""
         monitor = self.policy_monitor
+        if monitor is None or not monitor.on:
+            return None
+        step = _Step()
         try:
-            if self._pause_state != self._policy_unpaused:
-                return None
-            choice: Choice | None = self._policy_choose()
+            begun = time.perf_counter()
+            self.policy_displaced = []
+            step.start = self._policy_now = max(self.policy_clock(), self._policy_now)
+            choice = None
+            if self._pause_state == self._policy_unpaused:
+                choice = self._policy_choose()
             if choice is not None:
-                monitor.count(
-                    decisions=1,
-                    reorderings=int(choice.reorders),
-                    displaced=len(choice.displaced),
-                    held=len(choice.held),
-                    set_aside=choice.num_aside,
-                    overdue=choice.num_overdue,
-                )
-                if choice.reorders and monitor.records:
-                    self._policy_record(choice)
-            return choice
+                self._policy_count(choice)
+                if not self._policy_options.shadow:
+                    step.before = self.waiting, list(self.running), self.max_num_active_reqs
+                    self._policy_rearrange(choice)
+            step.choice = choice
+            step.seconds = time.perf_counter() - begun
         except HookFault as fault:
-            monitor.fault(fault.kind, fault.__cause__)
+            monitor.fault(fault.kind, fault.__cause__, fatal=fault.fatal)
         except Exception as error:  # whatever it is, the server goes on
             monitor.fault(f"plug-in: {type(error).__name__}", error)
-            self._policy_line.reset()
-        return None
+            self._policy_undo(step)
+        return step
+
+    def _policy_end(self: Any, step: "_Step | None") -> None:
+        """Put the queues back into order of arrival."""
+        if step is None or step.before is None:
+            return
+        try:
+            begun = time.perf_counter()
+            self.max_num_active_reqs = step.before[-1]
+            self._policy_restore(step.choice)
+            step.seconds += time.perf_counter() - begun
+        except Exception as error:  # whatever it is, the server goes on
+            self.policy_monitor.fault(f"plug-in: {type(error).__name__}", error, fatal=True)
+            self._policy_undo(step)
+
+    def _policy_undo(self: Any, step: "_Step") -> None:
+        """Let everybody be where vLLM has them, however far a change has come."""
+        self._policy_line.reset()
+        before, step.before = step.before, None
+        self._policy_aside_running = self._policy_aside_waiting = 0
+        if before is None:
+            return
+        waiting, running, self.max_num_active_reqs = before
+        everybody = dict.fromkeys([*self.policy_displaced, *running, *self.running, *waiting])
+        everybody.update(dict.fromkeys(self.waiting))
+        there = [one for one in everybody if self.requests.get(one.request_id) is one]
+        self.waiting, self.running = (
+            waiting,
+            [one for one in there if one.status == self._policy_runs],
+        )
+        self._policy_first.clear()
+        waiting.clear()
+        waiting.extend([one for one in there if one.status != self._policy_runs])
+
+    def _policy_count(self: Any, choice: Choice) -> None:
+        monitor = self.policy_monitor
+        monitor.count(
+            decisions=1,
+            reorderings=int(choice.reorders),
+            displaced=len(choice.displaced),
+            held=len(choice.held),
+            set_aside=choice.num_aside,
+            overdue=choice.num_overdue,
+        )
+        if choice.reorders and monitor.records:
+            self._policy_record(choice)
 
     def _policy_choose(self: Any) -> Choice | None:
         policy, ledger, line = self._policy, self._policy_ledger, self._policy_line
@@ -204,11 +257,15 @@ class PolicyMixin:
             rows = ledger.follow(running, self._policy_tracker.last_update)
         if not (asks_waiting or asks_running or ledger.reads_peak):
             return None
-        if self._policy_tracker.moved or len(self.waiting) != len(line.rows):
-            line.follow(self.waiting)
-            self._policy_tracker.moved = False
-        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
-        engine = ledger.observe(self._policy_now, line.rows, line.version, len(running), free)
+        line.follow(self.waiting)
+        engine = ledger.observe(
+            self._policy_now,
+            line.rows,
+            line.waiting_tokens,
+            line.arrivals_us,
+            len(running),
+            self.kv_cache_manager.block_pool.get_num_free_blocks(),
+        )
         if not (asks_waiting or asks_running):
             return None
         return decide(
@@ -225,15 +282,11 @@ class PolicyMixin:
             is_displaceable=self._policy_is_displaceable,
         )
 
-    def _policy_skips(self: Any) -> bool:
-        """Tell whether vLLM may pass over a waiting request and admit one behind it."""
-        return bool(
-            self.deferred_waiting
-            or self._policy_tracker.unsettled
-            or self.lora_config
-            or self.connector is not None
-            or self.ec_connector is not None
-        )
+    def _policy_skips(self: Any) -> float:
+        """Return how many waiting requests vLLM may pass over to admit one behind them."""
+        if self.lora_config or self.connector is not None or self.ec_connector is not None:
+            return math.inf
+        return len(self.deferred_waiting) + len(self._policy_tracker.unsettled)
 
     def _policy_order_matters(self: Any) -> bool:
         """Tell whether tokens or KV blocks may not be enough for all that run.
@@ -305,6 +358,8 @@ class PolicyMixin:
         if choice.running is not None:
             self.running = [row.source for row in choice.running]
         self._policy_aside_running = len(choice.held)
+        # Held requests keep their seats.
+        self.max_num_active_reqs -= len(choice.held)
 
     def _policy_restore(self: Any, choice: Choice) -> None:
         """Put `running` back into order of admission and `waiting` into that of arrival.
@@ -312,16 +367,35 @@ class PolicyMixin:
         Whatever the step did, nobody may be lost or be there twice.
         """
         self._policy_aside_running = self._policy_aside_waiting = 0
-        num_admitted = self._policy_tracker.number_admissions()
+        self._policy_tracker.number_admissions()
         if choice.running is not None:
             self.running.extend([row.source for row in choice.held])
             self.running.sort(key=_ADMISSION)
         if choice.order is None:
             return
         first, self.waiting = self.waiting, self._policy_waiting
-        as_before = num_admitted == 0 and len(first) == len(choice.order)
-        if not (as_before and not choice.displaced and self._policy_line.in_order):
-            offered = {row.source for row in choice.order}
-            left = {*first, *self.policy_displaced}
+        offered = {row.source for row in choice.order}
+        left = {*first, *self.policy_displaced}
+        if offered != left:
             self._policy_line.exchange(self.waiting, offered - left, left - offered)
         first.clear()
+
+
+class _Step:
+    """What is known of a step under way.
+
+    Attributes
+    ----------
+    start : float
+    seconds : float
+        That the plug-in has taken.
+    choice : Choice or None
+    before : tuple or None
+        `waiting`, who ran and how many seats there were, where a choice was carried out.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0.0
+        self.seconds = 0.0
+        self.choice: Choice | None = None
+        self.before: tuple[Any, list[Any], int] | None = None

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TextIO
 
 from queuesmith.deploy.options import PluginOptions
 from queuesmith.deploy.plugin import (
+    attach,
     check_deployable,
     check_version,
     installed_version,
@@ -124,15 +125,15 @@ def make_scheduler(vllm_config: Any, **arguments: Any) -> Any:
         raise ConfigError(f"set {RECORD_VARIABLE} to the file that is to hold a line for each step")
     base = scheduler_class(vllm_config)  # without `attach_policy` it is vLLM's own
     recording = type(f"Recording{base.__name__}", (RecordingMixin, base), {})
-    policy = options = None
+    options = None
     if os.environ.get("QUEUESMITH_POLICY"):
         options = PluginOptions.read(os.environ, vllm_config.additional_config)
         policy = get_policy(options.policy)
         check_deployable(policy, vllm_config)
     check_version(options is not None and options.allow_untested)
     scheduler = recording(vllm_config=vllm_config, **arguments)
-    if policy is not None:
-        scheduler.attach_policy(policy, options)
+    if options is not None:
+        attach(scheduler, policy, options)
     scheduler.record_steps(Path(path))
     return scheduler
 

@@ -27,8 +27,6 @@ class Tracker:
         Running requests whose tokens so far are not all computed, in order of admission.
     unsettled : set of RequestRow
         Preempted while tokens were on their way (asynchronous scheduling).
-    moved : bool
-        Whether anybody may have come into `waiting` or left it; whoever looks there sets it back.
     last_update : float
         Seconds; the end of the last step.
     """
@@ -40,19 +38,17 @@ class Tracker:
         self._rows: dict[str, RequestRow] = {}
         self._num_arrived = 0
         self.unsettled: set[RequestRow] = set()
-        self.moved = True
         #: Per step under way: its output, when it began, its prefill tokens, who ended prefill.
         self._steps: deque[tuple[Any, float, int, list[RequestRow]]] = deque()
         self._ended: list[RequestRow] | None = None  # a list while a step is being taken in
         self.prefilling: dict[RequestRow, None] = {}
         self.last_update = -float("inf")
 
-    def arrive(self, request: Any) -> None:
+    def arrive(self, request: Any, now: float) -> None:
         """Take in a request that vLLM has just put into `waiting`."""
-        self.moved = True
         if self._scheduler.requests.get(request.request_id) is not request:
             return  # further input of a session that is known
-        row = RequestRow(request, self._num_arrived)
+        row = RequestRow(request, self._num_arrived, now)
         self._num_arrived += 1
         request.queuesmith_row = row
         self._rows[request.request_id] = row
@@ -61,7 +57,6 @@ class Tracker:
 
     def preempt(self, request: Any) -> None:
         """Take note that vLLM has moved a request from `running` to the front of `waiting`."""
-        self.moved = True
         row = request.queuesmith_row
         self._ledger.preempt(row, self.last_update)
         self.prefilling.pop(row, None)
@@ -72,25 +67,22 @@ class Tracker:
 
     def finish(self, request: Any) -> None:
         """Take note that a request has ended or was aborted."""
-        self.moved = True
         row = request.queuesmith_row
         if self._ended is not None:
             self._ended.append(row)  # its last tokens are yet to be counted
         else:
             self._forget(row)
 
-    def number_admissions(self) -> int:
-        """Give numbers to the admitted, the last in `running` that have none; return how many."""
+    def number_admissions(self) -> None:
+        """Give numbers to the admitted, the last in `running` that have none."""
         new: list[RequestRow] = []
         for request in reversed(self._scheduler.running):
             if request.queuesmith_row.admission >= 0:
                 break
             new.append(request.queuesmith_row)
-        self.moved |= bool(new)
         for row in reversed(new):
             self._ledger.admit(row)
             self.prefilling[row] = None
-        return len(new)
 
     def schedule(self, output: Any, start: float) -> None:
         """Take in what vLLM has scheduled in the step that began at `start`."""

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numba
@@ -26,7 +26,7 @@ from queuesmith.engine.kernel import FLAG, KEY
 from queuesmith.engine.strict_math import make_strict
 from queuesmith.errors import PolicyError
 from queuesmith.machine_code import own_temporary_folder
-from queuesmith.policies import Policy
+from queuesmith.policies import Policy, rewriting
 from queuesmith.routers import Router
 from queuesmith.routers.rows import REPLICA_DTYPE, SENT_DTYPE
 
@@ -102,12 +102,20 @@ def _namespace(policy: Policy | Router, keep: bool) -> tuple[dict[str, Any], boo
     module = ModuleType(f"queuesmith_policy_{policy.sha256[:16]}")
     module.__file__ = str(file or policy.path)
     sys.modules[module.__name__] = module  # numba's cache looks a function's module up by name
-    exec(compile(policy.source, module.__file__, "exec"), module.__dict__)
+    exec(_in_file(policy.code, module.__file__), module.__dict__)
     make_strict(module.__dict__)
     for key, value in list(module.__dict__.items()):
         if isinstance(value, FunctionType) and key not in hooks:
             module.__dict__[key] = njit(error_model="python")(value)
     return module.__dict__, file is not None
+
+
+def _in_file(code: CodeType, file: str) -> CodeType:
+    """Let a file's code say that it is from another file."""
+    parts = [
+        _in_file(part, file) if isinstance(part, CodeType) else part for part in code.co_consts
+    ]
+    return code.replace(co_filename=file, co_consts=tuple(parts))
 
 
 def _compile_hook(
@@ -156,8 +164,9 @@ def cached_file(policy: Policy | Router) -> Path | None:
     folder = base / "policies"
     # numba makes names of it, with braces of its own and more letters.
     stem = re.sub(r"[^\w-]", "_", policy.name.partition("(")[0])[:60]
-    rules = Path(strict_math.__file__).read_bytes()  # inlined, so part of what is kept
-    digest = hashlib.sha256(policy.source.encode() + rules).hexdigest()
+    # What is rewritten and inlined is part of what is kept.
+    rules = [Path(str(module.__file__)).read_bytes() for module in (strict_math, rewriting)]
+    digest = hashlib.sha256(b"".join([policy.source.encode(), *rules])).hexdigest()
     file = folder / f"{stem}_{digest[:16]}.py"
     try:
         if file.exists() and file.read_text(encoding="utf-8") == policy.source:

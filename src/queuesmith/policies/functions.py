@@ -10,7 +10,7 @@ from queuesmith.policies.language import (
     FIELD_HELP,
     MATH_CONSTANTS,
     MATH_FUNCTIONS,
-    MAX_ROUNDS,
+    MAX_OPERATIONS,
     OPERATORS,
 )
 from queuesmith.policies.scope import Scope
@@ -19,15 +19,15 @@ from queuesmith.policies.scope import Scope
 class FunctionChecker:
     """Walks functions; every method either accepts its node or raises `PolicyError`.
 
-    *Rounds* are loop rounds and calls of the file's own functions: what a hook costs beyond its
-    length.
+    *Operations* are what a call executes at most: nodes of the syntax tree, as often as loops and
+    calls of the file's own functions come by them.
     """
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.refuse = scope.refuse
         self.rows = scope.contract.rows
-        self.checked: dict[str, tuple[frozenset[str], int]] = {}  # reads and rounds
+        self.checked: dict[str, tuple[frozenset[str], int]] = {}  # reads and operations
         self.open: list[str] = []  # functions being checked, outermost first
         self.called: set[str] = set()
         # Of the innermost open function:
@@ -36,7 +36,7 @@ class FunctionChecker:
         self.parameters: set[str] = set()
 
     def function(self, name: str) -> tuple[frozenset[str], int]:
-        """Check one function, once; return the fields it reads and the rounds it takes."""
+        """Check one function, once; return the fields it reads and the operations it takes."""
         node = self.scope.functions[name]
         if name in self.open:
             self.refuse(node, f"`{name}` calls itself and might never end; write a bounded loop")
@@ -52,18 +52,18 @@ class FunctionChecker:
             }
             rest = node.body[1:] if is_docstring(node.body) else node.body
             defined = self.parameters - set(self.rows)
-            returned, rounds = self._block(rest, defined)
+            returned, operations = self._block(rest, defined)
             if not returned:
                 self.refuse(
                     node, f"every path through `{name}` must return a value; add it at the end"
                 )
-            if rounds > MAX_ROUNDS:
+            if operations > MAX_OPERATIONS:
                 self.refuse(
                     node,
-                    f"`{name}` may take {rounds:,} loop rounds and calls, above the {MAX_ROUNDS:,} "
-                    "allowed; do less, as every waiting request pays for it",
+                    f"`{name}` may take {operations:,} operations, above the {MAX_OPERATIONS:,} "
+                    "allowed; loop less, as every waiting request pays for it",
                 )
-            self.checked[name] = frozenset(self.reads), rounds
+            self.checked[name] = frozenset(self.reads), operations
             self.open.pop()
             self.reads, self.local_names, self.parameters = outer
         return self.checked[name]
@@ -110,17 +110,18 @@ class FunctionChecker:
     def _block(self, statements: Sequence[ast.stmt], defined: set[str]) -> tuple[bool, int]:
         """Check statements in order, adding to `defined` the names that surely have a value.
 
-        Returns whether every path has returned, and the rounds taken.
+        Returns whether every path has returned, and the operations taken.
         """
-        returned, rounds = False, 0
+        returned, operations = False, 0
         for statement in statements:
+            operations += 1
             if isinstance(statement, ast.Return):
                 if statement.value is None:
                     self.refuse(statement, "`return` without a value; return a number or a bool")
-                rounds += self._expression(statement.value, defined)
+                operations += self._expression(statement.value, defined)
                 returned = True
             elif isinstance(statement, ast.Assign):
-                rounds += self._expression(statement.value, defined)
+                operations += self._expression(statement.value, defined)
                 for target in statement.targets:
                     self._target(target)
                     defined.add(target.id)  # type: ignore[attr-defined]
@@ -131,13 +132,13 @@ class FunctionChecker:
                     statement,
                 )
                 operation = ast.BinOp(load, statement.op, statement.value)
-                rounds += self._expression(ast.copy_location(operation, statement), defined)
+                operations += self._expression(ast.copy_location(operation, statement), defined)
             elif isinstance(statement, ast.If):
-                rounds += self._expression(statement.test, defined)
+                operations += self._expression(statement.test, defined)
                 first, second = set(defined), set(defined)
-                first_returned, first_rounds = self._block(statement.body, first)
-                second_returned, second_rounds = self._block(statement.orelse, second)
-                rounds += max(first_rounds, second_rounds)
+                first_returned, first_operations = self._block(statement.body, first)
+                second_returned, second_operations = self._block(statement.orelse, second)
+                operations += max(first_operations, second_operations)
                 if first_returned and second_returned:
                     returned = True
                 elif first_returned or second_returned:
@@ -145,10 +146,10 @@ class FunctionChecker:
                 else:
                     defined |= first & second
             elif isinstance(statement, ast.For):
-                rounds += self._loop(statement, defined)
+                operations += self._loop(statement, defined)
             elif not isinstance(statement, ast.Pass):
                 self.scope.refuse_kind(statement)
-        return returned, rounds
+        return returned, operations
 
     def _target(self, target: ast.expr) -> None:
         if isinstance(target, ast.Attribute | ast.Subscript):
@@ -189,14 +190,14 @@ class FunctionChecker:
             bounds.append(bound)
         if len(bounds) == 3 and bounds[2] == 0:
             self.refuse(statement, "the step of range must not be 0")
-        count = len(range(*bounds)) if max(map(abs, bounds)) < 2**31 else MAX_ROUNDS + 1
+        count = len(range(*bounds)) if max(map(abs, bounds)) < 2**31 else MAX_OPERATIONS
         inside = set(defined) | {statement.target.id}  # type: ignore[attr-defined]
-        _, rounds = self._block(statement.body, inside)
+        _, operations = self._block(statement.body, inside)
         if count:
             defined |= inside
-        return count * max(1, rounds)
+        return count * (1 + operations)
 
-    # Expressions: each returns the rounds taken by the functions it calls.
+    # Expressions: each returns the operations it takes.
 
     def _expression(self, node: ast.expr, defined: set[str]) -> int:
         match node:
@@ -207,13 +208,13 @@ class FunctionChecker:
                     self.refuse(node, f"{value!r} is not a number; write one, or math.inf for last")
                 if isinstance(value, int) and value >= 2**63:
                     self.refuse(node, "does not fit in 64 bits; write this number with a dot")
-                return 0
+                return 1
             case ast.Name():
                 self._name(node, defined)
-                return 0
+                return 1
             case ast.Attribute():
                 self._attribute(node)
-                return 0
+                return 1
             case ast.Subscript(value=ast.Name(id=name), slice=index) if isinstance(
                 self.scope.constants.get(name), tuple
             ):
@@ -225,17 +226,17 @@ class FunctionChecker:
                         "`**` does not give the same bits compiled; write x * x, math.sqrt(x), "
                         "math.exp2(x) for 2**x, or math.exp(y * math.log(x)) for x**y",
                     )
-                return self._expression(left, defined) + self._expression(right, defined)
+                return 1 + self._expression(left, defined) + self._expression(right, defined)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Not(), operand=operand):
-                return self._expression(operand, defined)
+                return 1 + self._expression(operand, defined)
             case ast.BoolOp(values=values):
-                return sum(self._expression(value, defined) for value in values)
+                return 1 + sum(self._expression(value, defined) for value in values)
             case ast.Compare(left=left, ops=ops, comparators=others):
                 if not all(isinstance(op, COMPARISONS) for op in ops):
                     self.refuse(node, "compare numbers with < <= > >= == != only")
-                return sum(self._expression(value, defined) for value in [left, *others])
+                return 1 + sum(self._expression(value, defined) for value in [left, *others])
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return sum(self._expression(value, defined) for value in (test, body, orelse))
+                return 1 + sum(self._expression(value, defined) for value in (test, body, orelse))
             case ast.Call():
                 return self._call(node, defined)
         if isinstance(node, ast.BinOp | ast.UnaryOp):
@@ -302,17 +303,17 @@ class FunctionChecker:
         try:
             position = self.scope.fold(index)
         except PolicyError:
-            return self._expression(index, defined)
+            return 1 + self._expression(index, defined)
         size = len(self.scope.constants[name])
         if not isinstance(position, int) or not -size <= position < size:
             self.refuse(node, f"`{ast.unparse(node)[:60]}`: {name} has positions 0 to {size - 1}")
-        return 0
+        return 1
 
     def _call(self, node: ast.Call, defined: set[str]) -> int:
         if node.keywords:
             self.refuse(node, "give arguments by position, not by name")
         if self.scope.is_tuple_length(node):
-            return 0
+            return 1
         function = node.func
         imported = self.scope.math_names & set(MATH_FUNCTIONS)
         if isinstance(function, ast.Name) and function.id in self.scope.functions:
@@ -336,7 +337,7 @@ class FunctionChecker:
                 f"`{name}` cannot be called.{did_you_mean(name, known)} A policy may call "
                 f"{', '.join(BUILTINS)}, functions of math, and its own functions",
             )
-        return sum(self._expression(argument, defined) for argument in node.args)
+        return 1 + sum(self._expression(argument, defined) for argument in node.args)
 
     def _count(self, node: ast.Call, name: str, expected: int | None) -> None:
         if expected is None and len(node.args) < 2:
@@ -346,20 +347,20 @@ class FunctionChecker:
 
     def _own_call(self, node: ast.Call, name: str, defined: set[str]) -> int:
         self.called.add(name)
-        reads, rounds = self.function(name)
+        reads, operations = self.function(name)
         self.reads |= reads
         parameters = [argument.arg for argument in self.scope.functions[name].args.args]
         self._count(node, name, len(parameters))
         for parameter, argument in zip(parameters, node.args, strict=True):
             if parameter not in self.rows:
-                rounds += self._expression(argument, defined)
+                operations += self._expression(argument, defined)
             elif not (
                 isinstance(argument, ast.Name)
                 and argument.id == parameter
                 and parameter in self.parameters
             ):
                 self.refuse(node, f"`{name}` takes the row `{parameter}`; pass that row itself")
-        return max(1, rounds)
+        return 1 + operations
 
 
 def is_docstring(body: Sequence[ast.stmt]) -> bool:

@@ -5,12 +5,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from queuesmith.request import ENGINE_FIELDS, REQUEST_FIELDS
+from queuesmith.request import (
+    ENGINE_DTYPE,
+    ENGINE_FIELDS,
+    REQUEST_DTYPE,
+    REQUEST_FIELDS,
+    integer_ranges,
+)
 
 #: The functions an engine asks, each with ``(request, engine)``.
 HOOKS = ("waiting_key", "victim_key", "admit", "hold", "reject")
-#: Most loop rounds and calls of the file's own functions that one hook may take.
-MAX_ROUNDS = 10_000
+#: Most operations that one call of a hook may take: names, numbers, operators, calls, rounds and
+#: statements, each as often as it can be come by. So many take milliseconds in plain Python.
+MAX_OPERATIONS = 100_000
 MAX_BYTES = 100_000
 
 #: Functions of ``math`` that numba compiles to the same bits, with their number of arguments.
@@ -55,6 +62,8 @@ class Contract:
         What that one returns, in words.
     rows : mapping of str to tuple of str
         Parameters of every hook, in order, and the fields of each.
+    integers : mapping of str to (int, int)
+        Smallest and largest value of each field that is a whole number.
     switches : tuple of str
         Constants that are True or False and change what the engine does.
     has_engine : bool
@@ -65,6 +74,7 @@ class Contract:
     hooks: tuple[str, ...]
     first_hook: str
     rows: Mapping[str, tuple[str, ...]]
+    integers: Mapping[str, tuple[int, int]]
     switches: tuple[str, ...] = ()
     has_engine: bool = False
 
@@ -79,6 +89,7 @@ POLICY = Contract(
     HOOKS,
     "a number, smaller for the request to admit first",
     ROWS,
+    integer_ranges({"request": REQUEST_DTYPE, "engine": ENGINE_DTYPE}),
     SWITCHES,
     has_engine=True,
 )

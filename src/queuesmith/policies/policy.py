@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from queuesmith.documents import printable
 from queuesmith.errors import PolicyError, UnknownPolicy, did_you_mean
+from queuesmith.policies.arithmetic import keep_to_64_bits
 from queuesmith.policies.language import BUILTINS, HOOKS, MAX_BYTES, POLICY, Contract
 from queuesmith.policies.syntax import CheckedFile, check_syntax
 from queuesmith.request import SHARED_FIELDS
@@ -42,7 +43,6 @@ class Policy:
     name : str
         The file's stem, with overridden parameters: ``aged_sjf(SECONDS_PER_TOKEN=0.01)``.
     source : str
-        The text that was executed.
     path : Path
         Where the text was read; for messages.
     summary, knows, origin, caution : str
@@ -61,8 +61,10 @@ class Policy:
         ``predicted_output_tokens``. Such a policy cannot be deployed.
     engine : mapping of str to Any
         Settings that the file's ``ENGINE`` overrides.
-    reads : mapping of str to frozenset of str
-        For each hook the fields it reads, such as ``"request.arrival_time"``.
+    reads, operations : mapping of str to frozenset of str, and to int
+        For each hook the fields it reads, and how many operations a call takes at most.
+    code : CodeType
+        `source`, rewritten so that whole numbers keep to 64 bits; what is executed and compiled.
     """
 
     name: str
@@ -82,6 +84,8 @@ class Policy:
     oracle: bool = field(compare=False)
     engine: Mapping[str, Any] = field(compare=False)
     reads: Mapping[str, frozenset[str]] = field(compare=False, repr=False)
+    operations: Mapping[str, int] = field(compare=False, repr=False)
+    code: CodeType = field(compare=False, repr=False)
 
     @property
     def static(self) -> bool:
@@ -254,7 +258,7 @@ def load_text(name: str, source: str, path: Path) -> Policy:
         If the text breaks the contract.
     """
     checked = check_syntax(source, str(path))
-    namespace = execute(source, str(path))
+    namespace = execute(checked.code)
     summary, sections = read_docstring(checked.docstring)
     return Policy(
         name=printable(name),
@@ -274,14 +278,17 @@ def load_text(name: str, source: str, path: Path) -> Policy:
         oracle=bool(checked.constants.get("ORACLE", False)),
         engine=MappingProxyType(dict(checked.engine)),
         reads=MappingProxyType(dict(checked.reads)),
+        operations=MappingProxyType(dict(checked.operations)),
+        code=checked.code,
     )
 
 
-def execute(source: str, filename: str) -> dict[str, Any]:
-    """Run text that has passed the check; it sees the built-ins that the check allows."""
+def execute(code: CodeType) -> dict[str, Any]:
+    """Run a checked file; it sees the built-ins that the check allows."""
     allowed = {name: getattr(builtins, name) for name in (*BUILTINS, "len", "range", "__import__")}
     namespace: dict[str, Any] = {"__name__": "queuesmith_policy", "__builtins__": allowed}
-    exec(compile(source, filename, "exec", dont_inherit=True), namespace)
+    exec(code, namespace)
+    keep_to_64_bits(namespace)
     return namespace
 
 

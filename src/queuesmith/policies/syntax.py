@@ -9,6 +9,7 @@ import ast
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import CodeType
 from typing import Any
 
 from queuesmith.config import EngineConfig
@@ -20,6 +21,7 @@ from queuesmith.policies.language import (
     POLICY,
     Contract,
 )
+from queuesmith.policies.rewriting import rewrite
 from queuesmith.policies.scope import Scope
 
 
@@ -41,6 +43,10 @@ class CheckedFile:
     reads : mapping of str to frozenset of str
         For each hook the row fields it reads, such as ``"request.priority"``, also through the
         functions it calls.
+    operations : mapping of str to int
+        For each hook how many a call takes at most.
+    code : CodeType
+        The file, rewritten so that whole numbers keep to 64 bits.
     """
 
     tree: ast.Module
@@ -50,6 +56,8 @@ class CheckedFile:
     engine: Mapping[str, Any]
     functions: tuple[str, ...]
     reads: Mapping[str, frozenset[str]]
+    operations: Mapping[str, int]
+    code: CodeType
 
 
 def check_syntax(source: str, filename: str, contract: Contract = POLICY) -> CheckedFile:
@@ -77,9 +85,7 @@ def check_syntax(source: str, filename: str, contract: Contract = POLICY) -> Che
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an odd escape would warn again wherever this runs
             tree = ast.parse(source, filename)
-            checked = _FileChecker(filename, tree, contract).check()
-            compile(tree, filename, "exec", dont_inherit=True)  # finds what parsing does not
-        return checked
+            return _FileChecker(filename, tree, contract).check()
     except SyntaxError as error:
         text = (error.text or "").strip()
         shown = f": {text[:80]}" if text else ""
@@ -115,6 +121,9 @@ class _FileChecker:
         for name in self.scope.functions:
             functions.function(name)
         self.check_names(functions.called)
+        filename = self.scope.filename
+        compile(self.tree, filename, "exec", dont_inherit=True)  # finds what parsing does not
+        rewritten = rewrite(self.tree, self.scope)
         return CheckedFile(
             tree=self.tree,
             docstring=docstring,
@@ -127,6 +136,12 @@ class _FileChecker:
                 for hook in self.contract.hooks
                 if hook in functions.checked
             },
+            operations={
+                hook: functions.checked[hook][1]
+                for hook in self.contract.hooks
+                if hook in functions.checked
+            },
+            code=compile(rewritten, filename, "exec", dont_inherit=True),
         )
 
     def top_level(self, statement: ast.stmt) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from queuesmith.documents import printable
@@ -18,7 +18,14 @@ from queuesmith.policies.policy import (
     read_spec,
 )
 from queuesmith.policies.syntax import check_syntax
-from queuesmith.routers.rows import OWN_FIELDS, REPLICA_FIELDS, SENT_FIELDS
+from queuesmith.request import integer_ranges
+from queuesmith.routers.rows import (
+    OWN_FIELDS,
+    REPLICA_DTYPE,
+    REPLICA_FIELDS,
+    SENT_DTYPE,
+    SENT_FIELDS,
+)
 
 #: What is asked of a router's file, in the language of policies.
 ROUTER = Contract(
@@ -26,6 +33,7 @@ ROUTER = Contract(
     ("route_key",),
     "a number, smaller for the replica to send the request to",
     {"request": SENT_FIELDS, "replica": REPLICA_FIELDS},
+    integer_ranges({"request": SENT_DTYPE, "replica": REPLICA_DTYPE}),
 )
 
 _BUILTIN_FOLDER = Path(__file__).parent / "builtin"
@@ -42,7 +50,7 @@ class Router:
     name : str
         The file's stem, with overridden parameters: ``power_of_two(CHOICES=3)``.
     source : str
-        The text that was executed.
+        The text.
     path : Path
         Where the text was read; for messages.
     summary, knows, origin, caution : str
@@ -53,6 +61,8 @@ class Router:
         ``route_key(request, replica) -> float``; the request goes to the replica with the smallest.
     reads : frozenset of str
         The fields it reads, such as ``"replica.num_running"``.
+    code : CodeType
+        `source`, rewritten so that whole numbers keep to 64 bits.
     """
 
     name: str
@@ -65,6 +75,7 @@ class Router:
     parameters: Mapping[str, int | float] = field(compare=False)
     route_key: Callable[[Any, Any], Any] = field(compare=False, repr=False)
     reads: frozenset[str] = field(compare=False, repr=False)
+    code: CodeType = field(compare=False, repr=False)
 
     @property
     def reads_engines(self) -> bool:
@@ -153,6 +164,7 @@ def load_router(name: str, source: str, path: Path) -> Router:
         origin=sections.get("Source", ""),
         caution=sections.get("Caution", ""),
         parameters=MappingProxyType(parameters_of(checked, ROUTER)),
-        route_key=execute(source, str(path))["route_key"],
+        route_key=execute(checked.code)["route_key"],
         reads=checked.reads["route_key"],
+        code=checked.code,
     )
