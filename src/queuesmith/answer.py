@@ -347,7 +347,7 @@ def _costs(best: Standing, load: Offered) -> str:
             if statistic.relative
             else f"{numbers.points(change.change)}"
         )
-        parts.append(f"{statistic.label} {by} to {_value(name, change.value)}")
+        parts.append(f"{statistic.label} {by} to {describe_value(name, change.value)}")
     return f"At {load.name}: {', '.join(parts)}."
 
 
@@ -398,13 +398,16 @@ def named(broken: Sequence[BrokenGuard]) -> str:
 
 def describe_broken(one: BrokenGuard) -> str:
     """Say which statistic went from what to what, at which load."""
-    before, after = (_value(one.guard, value) for value in (one.change.reference, one.change.value))
+    before, after = (
+        describe_value(one.guard, value) for value in (one.change.reference, one.change.value)
+    )
     if before.partition(" ")[2] == after.partition(" ")[2]:
         before = before.partition(" ")[0]
     return f"{one.label} {before} -> {after} at {one.load}"
 
 
-def _value(name: str, value: float) -> str:
+def describe_value(name: str, value: float) -> str:
+    """Return a statistic's value with its unit."""
     statistic = STATISTICS.get(name)
     unit = "s" if statistic is None else statistic.unit
     if unit == "share":

@@ -19,7 +19,7 @@ import pyarrow as pa
 from queuesmith._version import __version__
 from queuesmith.checking.answer import advice, claim, limits, verdict
 from queuesmith.checking.errors import DRAWS, Blocks, Floats, cut_blocks, errors, rank_correlations
-from queuesmith.checking.scale import Simulator, fit_scale
+from queuesmith.checking.scale import Simulator, fit_scale, scale_step_time
 from queuesmith.config import EngineConfig
 from queuesmith.documents import jsonable
 from queuesmith.engine import Workload, prepare
@@ -177,6 +177,18 @@ def check(
         json.dumps([document["config"], document["logs"]], sort_keys=True, default=str).encode()
     ).hexdigest()
     return Check(jsonable(document), _table(workloads, measured, simulated, blocks))
+
+
+def corrected_preset(checked: Check, preset: Preset) -> Preset | None:
+    """Return the engine with the step times that explain a log; None where no one factor does."""
+    scale = checked.document["scale"]
+    if scale is None or all(each["reason"] != "step_time" for each in checked.document["advice"]):
+        return None
+    step_time = replace(
+        scale_step_time(preset.step_time, scale["factor"]),
+        provenance=f"{preset.step_time.provenance}; times {scale['factor']:.3f}, fitted to a log",
+    )
+    return replace(preset, name=f"{preset.name}-corrected", step_time=step_time)
 
 
 def _offsets(measured: Mapping[str, Floats], simulated: Mapping[str, Floats]) -> dict[str, float]:

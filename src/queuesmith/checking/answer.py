@@ -56,8 +56,8 @@ def verdict(document: Document) -> list[str]:
         )
     else:
         first = (
-            f"Do not quote simulated latencies for this server yet: mean {listed}. Mend the "
-            "engine first."
+            f"Do not quote simulated latencies for this server yet: mean {listed}. Correct "
+            "the engine first."
         )
     return [
         first,
@@ -253,8 +253,8 @@ def _step_time(scale: Mapping[str, Any]) -> str:
     return (
         f"steps on your server take {_factor(scale)} times the engine's, judged by "
         f"{_LABELS[scale['latency']]}, if the log holds all that it serves; with that the means "
-        f"would be off by {_left(scale)}. Nothing was scaled: `queuesmith calibrate` measures your "
-        "step times for --engine FILE"
+        f"would be off by {_left(scale)}. engine.toml beside the report has these step times, for "
+        "--engine of compare and plan; `queuesmith calibrate` measures yours exactly"
     )
 
 

@@ -29,6 +29,11 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command(
+    "queuesmith.cli.recommend:recommend",
+    name="recommend",
+    help="Say what to run on the traffic of a log, and how to try it without risk.",
+)
+app.command(
     "queuesmith.cli.compare:compare",
     name="compare",
     help="Replay a trace under many policies and loads; say which policy to run.",

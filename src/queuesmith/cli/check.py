@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from queuesmith.cli.options import EngineOptions, TrafficOptions, build_engine, load, load_windows
+from queuesmith.cli.options import (
+    EngineOptions,
+    TrafficOptions,
+    build_engine,
+    load,
+    load_windows,
+    write_engine,
+)
 from queuesmith.cli.output import (
     check_place,
     command_line,
@@ -20,6 +27,7 @@ from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
     from queuesmith.checking import Check
+    from queuesmith.engine.step_time import Preset
     from queuesmith.traces.trace import Trace
 
 #: What `queuesmith ab` calls vLLM as it is.
@@ -96,7 +104,7 @@ def check(
         )
     document = checked.document
     document["config"]["command"] = command_line()
-    report = _write(checked, output)
+    report = _write(checked, preset, output)
     with reader_may_leave():
         if json_:
             print(json.dumps(document, indent=1))
@@ -128,10 +136,11 @@ def _read(
     return read_replay(Path(log), requests, STOCK if name == "fcfs" else name)
 
 
-def _write(checked: "Check", output: Path | None) -> Path:
+def _write(checked: "Check", preset: "Preset", output: Path | None) -> Path:
     """Write the report and what it was made from; return the report's path."""
     from pyarrow import parquet
 
+    from queuesmith.checking import corrected_preset
     from queuesmith.report.check import write_check
 
     document = checked.document
@@ -140,6 +149,9 @@ def _write(checked: "Check", output: Path | None) -> Path:
         folder / "check.json",
         lambda path: path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8"),
     )
+    corrected = corrected_preset(checked, preset)
+    if corrected is not None:
+        write_engine(folder / "engine.toml", corrected)
     write_whole(
         folder / "requests.parquet",
         lambda path: parquet.write_table(checked.requests, path, compression="zstd"),

@@ -167,6 +167,14 @@ def build_engine(options: EngineOptions) -> tuple["Preset", list[str]]:
     return replace(preset, step_time=replace(preset.step_time, provenance=provenance)), notes
 
 
+def write_engine(path: Path, preset: "Preset") -> None:
+    """Write an engine as the file that ``--engine`` reads."""
+    from queuesmith.cli.output import write_whole
+    from queuesmith.deploy.engine_file import preset_toml
+
+    write_whole(path, lambda place: place.write_text(preset_toml(preset, {}), encoding="utf-8"))
+
+
 def parse_pairs(option: str, text: str) -> dict[str, str]:
     """Read ``a=b,c=d``."""
     pairs = {}

@@ -1,4 +1,4 @@
-"""An engine that was measured, as a TOML file: `calibrate` writes it and ``--engine`` reads it."""
+"""An engine that was measured, as a TOML file: `calibrate` and `check` write it."""
 
 import json
 from collections.abc import Mapping
@@ -32,9 +32,8 @@ def config_of(header: Mapping[str, Any]) -> EngineConfig:
 def preset_toml(preset: Preset, fit: Mapping[str, Any]) -> str:
     """Return a preset as TOML that `read_preset` reads; `fit` says how good it is."""
     step_time = asdict(preset.step_time)
-    step_time.pop("host_overhead")
     lines = [
-        "# Written by `queuesmith calibrate`; use it with --engine FILE.",
+        "# Use it with --engine FILE.",
         f"schema = {_toml(SCHEMA)}",
         f"name = {_toml(preset.name)}",
         f"title = {_toml(preset.title)}",

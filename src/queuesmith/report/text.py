@@ -10,9 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
-from queuesmith.answer import LoadRow, describe_broken
+from queuesmith.answer import LoadRow, describe_broken, describe_value
 from queuesmith.comparison import Comparison
 from queuesmith.evaluation.judge import Change
+from queuesmith.evaluation.statistics import STATISTICS
+from queuesmith.recommendation import Recommendation
 
 #: Rows of the leaderboard that are shown without ``--full``.
 SHOWN = 5
@@ -64,6 +66,42 @@ def print_comparison(comparison: Comparison, console: Console, *, full: bool = F
     console.print(_origin(comparison))
     for warning in comparison.warnings:
         console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
+
+
+def print_recommendation(found: Recommendation, console: Console) -> None:
+    """Print what to run, what it costs, and the command that tries it without risk."""
+    first, *rest = found.sentences
+    console.print(Text(plain(found.comparison.answer.traffic)))
+    console.print(Text(plain(first), "bold"))
+    for sentence in rest:
+        console.print(Text(plain(sentence)))
+    if found.costs:
+        console.print()
+        console.print(_costs(found))
+        console.print()
+        console.print(Text("Try it without risk; it counts and orders nothing:"))
+        console.print(Text(f"  {plain(found.command)}", "bold"), soft_wrap=True)
+    console.print(_origin(found.comparison))
+    for warning in found.comparison.warnings:
+        console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
+
+
+def _costs(found: Recommendation) -> Table:
+    table = _table(f"What {plain(found.policy)} changes at the log's own rate")
+    for heading in ("", "as it is", "then", "change", "95 % interval"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for cost in found.costs:
+        change, relative = cost.change, STATISTICS[cost.name].relative
+        form = numbers.change if relative else numbers.points
+        sure = change.low == change.low and change.high == change.high
+        table.add_row(
+            cost.label,
+            describe_value(cost.name, change.reference),
+            describe_value(cost.name, change.value),
+            form(change.change),
+            f"{form(change.low)} to {form(change.high)}" if sure else "",
+        )
+    return table
 
 
 def plain(text: object) -> str:
