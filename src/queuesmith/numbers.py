@@ -32,7 +32,7 @@ def number(value: float | None, scale: float = 1.0) -> str:
 
 def count(value: float | None) -> str:
     """Return a whole number."""
-    return UNDEFINED if value is None else f"{value:,.0f}"
+    return UNDEFINED if value is None or not math.isfinite(value) else f"{value:,.0f}"
 
 
 def change(value: float | None) -> str:

@@ -206,5 +206,5 @@ def _write(comparison: "Comparison", document: dict[str, Any], output: Path | No
     )
     return write_whole(
         folder / "report.html",
-        lambda path: write_html(document, comparison.samples, comparison.trace, path),
+        lambda path: write_html(comparison, path),
     )

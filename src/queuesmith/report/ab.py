@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
+from queuesmith.evaluation.samples import Samples
 from queuesmith.report.figures import request_by_request, ttft_distribution
 from queuesmith.report.frame import (
     KIND_NOTES,
@@ -24,8 +25,8 @@ from queuesmith.report.frame import (
     warning_box,
     write_page,
 )
-from queuesmith.report.parts import Samples, policy_styles
-from queuesmith.report.tables import settings_table
+from queuesmith.report.parts import policy_styles
+from queuesmith.report.tables import settings_table, table
 
 VERDICTS = {
     "better": "serves the first token sooner than",
@@ -162,25 +163,28 @@ def write_ab(
 def render_ab(document: Mapping[str, Any], samples: Mapping[tuple[str, str], Samples]) -> str:
     """Return the report as text; equal arguments give equal bytes."""
     config, origin = document["config"], document["origin"]
-    shown = _as_comparison(document)
-    styles = policy_styles(shown)
+    reference, candidate = config["reference"], config["candidate"]
+    styles = policy_styles({reference: "policy", candidate: "policy"}, reference, candidate)
+    loads = {
+        load["name"]: load["name"] + ("" if load["rho"] is None else f" (rho {load['rho']:g})")
+        for load in config["loads"]
+    }
     figures = []
     if samples:
         figures = [
-            ttft_distribution(shown, styles, samples),
-            request_by_request(shown, styles, samples),
+            ttft_distribution(samples, list(loads), styles),
+            request_by_request(samples, list(loads), styles, reference),
         ]
     found = [
         sentence for row in document["loads"] for sentence in sentences(row, config["candidate"])
     ]
-    loads = shown["config"]["loads"]
     drawing = draw(
         figures,
         styles,
         loads,
-        reference=config["reference"],
-        answer=config["candidate"],
-        load=loads[-1]["name"],
+        reference=reference,
+        answer=candidate,
+        load=list(loads)[-1],
         all_shown=True,
     )
     settings = {name: value for name, value in config.items() if name != "command"}
@@ -195,8 +199,8 @@ def render_ab(document: Mapping[str, Any], samples: Mapping[tuple[str, str], Sam
         more=points(found[1:]),
         facts=_facts(document),
         warnings=warning_box(document["warnings"]),
-        loads=_table(*_load_table(document)),
-        runs=_table(heads(document), table_rows(document)),
+        loads=table(*_load_table(document)),
+        runs=table(heads(document), table_rows(document)),
         figures=figure_cards(figures),
         settings=settings_table({"trace": origin, **settings}),
         command=command_block(config.get("command")),
@@ -204,20 +208,6 @@ def render_ab(document: Mapping[str, Any], samples: Mapping[tuple[str, str], Sam
         data=document,
         drawing=drawing,
     )
-
-
-def _as_comparison(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the figures want to know, in the words of ``queuesmith compare``."""
-    config = document["config"]
-    return {
-        "config": {
-            "reference": config["reference"],
-            "policies": [config["reference"], config["candidate"]],
-            "loads": config["loads"],
-        },
-        "leaderboard": [],
-        "answer": {"policy": config["candidate"]},
-    }
 
 
 def _load_table(document: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -266,26 +256,6 @@ def _facts(document: Mapping[str, Any]) -> str:
         "Seed": str(config["seed"]),
     }
     return fact_list(facts)
-
-
-def _table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    head = "".join(f'<th class="number">{escape(name)}</th>' for name in names[1:])
-    body = "".join(
-        f"<tr><th scope=row>{escape(row[0])}</th>"
-        + "".join(f'<td class="number">{_minus(cell)}</td>' for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr><th>{escape(names[0])}</th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _minus(text: str) -> str:
-    if text == numbers.UNDEFINED:
-        return "&ndash;"
-    return prose(text)
 
 
 def plain(text: object) -> str:

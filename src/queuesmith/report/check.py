@@ -30,7 +30,7 @@ from queuesmith.report.frame import (
     write_page,
 )
 from queuesmith.report.parts import COLORS, HOVER_NAME, REFERENCE_COLOR, Figure
-from queuesmith.report.tables import settings_table
+from queuesmith.report.tables import settings_table, table
 from queuesmith.report.text import plain
 from queuesmith.stats import quantiles
 
@@ -171,7 +171,7 @@ def render_check(document: Mapping[str, Any], requests: pa.Table) -> str:
         advice=advice or "<p>Nothing stands out.</p>",
         unit=escape(config["unit"]),
         num_units=config["num_units"],
-        whole=_table(table_rows(document, "all")),
+        whole=table(HEADS, table_rows(document, "all")),
         whole_title=escape(load_title(document["loads"][0])),
         loads=_loads(document),
         figures=figure_cards(figures),
@@ -308,23 +308,6 @@ def _loads(document: Mapping[str, Any]) -> str:
     if len(document["loads"]) == 1:
         return "<p>The log is too short, or its rate too even, to be split by load.</p>"
     return "".join(
-        f"<h3>{escape(load_title(load))}</h3>{_table(table_rows(document, load['load']))}"
+        f"<h3>{escape(load_title(load))}</h3>{table(HEADS, table_rows(document, load['load']))}"
         for load in document["loads"][1:]
-    )
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    head = "".join(f'<th class="number">{prose(name)}</th>' for name in HEADS[1:])
-    body = "".join(
-        f"<tr><th scope=row>{escape(row[0])}</th>"
-        + "".join(
-            f'<td class="number">{"&ndash;" if cell == numbers.UNDEFINED else prose(cell)}</td>'
-            for cell in row[1:]
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr><th>{HEADS[0]}</th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
     )

@@ -1,141 +1,173 @@
 """The figures of a comparison, as plain plotly dictionaries."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from queuesmith.answer import LoadRow
+from queuesmith.comparison import Comparison
+from queuesmith.evaluation.judge import Change
+from queuesmith.evaluation.samples import Samples
+from queuesmith.evaluation.statistics import STATISTICS, Statistic
 from queuesmith.numbers import compact
 from queuesmith.report.parts import (
     HOVER_NAME,
     LENGTH_SCALE,
     LOG_AXIS,
     RATIO_AXIS,
-    RHO,
+    REFERENCE_COLOR,
     Figure,
-    Samples,
     Style,
-    decade_text,
-    decades,
     escape_label,
     length_bins,
     length_range,
-    load_label,
+    length_ticks,
     policy_line,
-    policy_styles,
     reference_line,
 )
 from queuesmith.report.workload import workload
 from queuesmith.stats import quantiles
-from queuesmith.traces.trace import Trace
 
 NUM_QUANTILES = 200
 MAX_POINTS = 2_000
 #: Points of all scatter plots together; they are most of what a large report weighs.
 MAX_POINTS_IN_ALL = 160_000
+#: Beside the goal's statistic, by goal: what its tail is read from.
+_TAILS = {"e2el": "e2el_p99", "tpot": "tpot_p99"}
+
+ByPolicyAndLoad = Mapping[tuple[str, str], Samples]
 
 
-def build_figures(
-    document: Mapping[str, Any], samples: Mapping[tuple[str, str], Samples], trace: Trace
-) -> list[Figure]:
+def build_figures(comparison: Comparison, styles: Sequence[Style]) -> list[Figure]:
     """Build every figure of the report, in the order in which they are read."""
-    styles = policy_styles(document)
+    loads = list(dict.fromkeys(row.load for row in comparison.loads))
+    reference, samples = comparison.config["reference"], comparison.samples
     figures = [
-        change_by_load(document, styles),
-        ttft_distribution(document, styles, samples),
-        who_pays(document, styles, samples),
-        request_by_request(document, styles, samples),
-        workload(trace),
+        changes(comparison, styles),
+        ttft_distribution(samples, loads, styles),
+        who_pays(samples, loads, styles, reference),
+        request_by_request(samples, loads, styles, reference),
+        workload(comparison.trace),
     ]
-    reference = document["config"]["reference"]
+    last = {style.policy: style.answer for style in styles}
     for figure in figures:
         for panel in figure.panels:
-            # The reference lies below the others, or it would hide those that equal it.
-            panel["data"].sort(
-                key=lambda trace: trace.get("meta", {}).get("policy", reference) != reference
-            )
+            # The reference lies below the others, or it would hide those that equal it; the
+            # recommended policy lies above them.
+            panel["data"].sort(key=lambda trace: _layer(trace, reference, last))
     return figures
 
 
-def change_by_load(document: Mapping[str, Any], styles: list[Style]) -> Figure:
-    """Draw mean and p99 TTFT relative to the reference, at every load, with intervals."""
-    reference = document["config"]["reference"]
-    loads = document["config"]["loads"]
-    rows = {(row["policy"], row["load"]): row for row in document["loads"]}
-    shown = [style for style in styles if style.shown and style.policy != reference]
+def _layer(trace: Mapping[str, Any], reference: str, answers: Mapping[str, bool]) -> int:
+    policy = trace.get("meta", {}).get("policy", reference)
+    return 0 if policy == reference else 1 + answers[policy]
+
+
+def changes(comparison: Comparison, styles: Sequence[Style]) -> Figure:
+    """Draw the goal and its tail beside the reference, one load at a time, with intervals."""
+    goal, reference = comparison.goal, comparison.config["reference"]
+    drawn = [style for style in styles if style.policy != reference]
     panels = []
-    for metric, name, title in (
-        ("mean_change", "mean TTFT", "Mean TTFT"),
-        ("p99_change", "p99 TTFT", "p99 TTFT"),
-    ):
-        data = [reference_line([-0.4, len(loads) - 0.6], reference)]
-        for style in styles:
-            if style.policy == reference:
-                continue
-            # Side by side, or the intervals of one load would hide each other.
-            offset = 0.0
-            if style in shown and len(shown) > 1:
-                offset = 0.3 * (shown.index(style) / (len(shown) - 1) - 0.5)
-            middle, low, high = (
-                np.array(
-                    [
-                        _ratio(rows.get((style.policy, load["name"]), {}).get(metric + end))
-                        for load in loads
-                    ]
-                )
-                for end in ("", "_low", "_high")
-            )
-            data.append(
-                {
-                    **policy_line(style, mode="lines+markers"),
-                    "x": [position + offset for position in range(len(loads))],
-                    "y": compact(middle, 4),
-                    "error_y": {
-                        "type": "data",
-                        "symmetric": False,
-                        "array": compact(np.maximum(high - middle, 0), 3),
-                        "arrayminus": compact(np.maximum(middle - low, 0), 3),
-                        "color": style.color,
-                        "thickness": 1.2,
-                        "width": 3,
-                    },
-                    "customdata": [load_label(load) for load in loads],
-                    "hovertemplate": "%{customdata}: %{y:.1%}" + HOVER_NAME,
-                }
-            )
+    for statistic in (goal.statistic, STATISTICS[_TAILS.get(goal.name, "ttft_p99")]):
+        data = []
+        looks = {style.policy: style for style in drawn}
+        for row in comparison.loads:
+            if row.policy in looks:
+                data.append(_change_mark(looks[row.policy], row, statistic))
+        even = 1.0 if statistic.relative else 0.0
+        values: dict[str, Any] = (
+            {"title": {"text": f"{statistic.label} (% of {escape_label(reference)})"}, **RATIO_AXIS}
+            if statistic.relative
+            else {
+                "title": {"text": f"{statistic.label} (difference to {escape_label(reference)})"},
+                "tickformat": "+.1%",
+            }
+        )
         layout = {
-            "title": {"text": f"{title} against {escape_label(reference)}"},
-            "xaxis": {
-                "title": {"text": f"load: offered rate / capacity, {RHO}"},
-                "tickvals": list(range(len(loads))),
-                "ticktext": [
-                    escape_label(load["name"])
-                    + ("" if load["rho"] is None else f"<br>{load['rho']:g}")
-                    for load in loads
-                ],
-                "tickangle": 0,
-                "range": [-0.4, len(loads) - 0.6],
+            "title": {"text": f"{_capital(statistic.label)} against {escape_label(reference)}"},
+            "xaxis": values,
+            "yaxis": {
+                "type": "category",
+                "categoryorder": "array",
+                "categoryarray": [_row_name(style) for style in reversed(drawn)],
+                "range": [-0.7, len(drawn) - 0.3],
+                "dtick": 1,
             },
-            "yaxis": {"title": {"text": f"{name} (% of {escape_label(reference)})"}, **RATIO_AXIS},
+            "shapes": [
+                {
+                    "type": "line",
+                    "xref": "x",
+                    "x0": even,
+                    "x1": even,
+                    "yref": "paper",
+                    "y0": 0,
+                    "y1": 1,
+                    "line": {"color": REFERENCE_COLOR, "width": 2},
+                    "layer": "below",
+                }
+            ],
         }
         panels.append({"data": data, "layout": layout})
+    better = "Left" if goal.statistic.better == "lower" else "Right"
     return Figure(
-        name="change-by-load",
-        title="How much sooner the first token comes, at every load",
-        caption=f"Below the line is better than {reference}, which is the line at 100 %. "
-        "Whiskers are 95 % intervals over whole windows: where they cross the line, the "
-        "difference may be chance. A policy worth running is below the line on the left and not "
-        "above it on the right. The axis is logarithmic, so that half and double are equally far.",
+        name="changes",
+        title=f"Every policy against {reference}",
+        caption=f"{better} of the grey line, which is {reference}, is better in the first panel. "
+        "Bars are 95 % intervals over whole windows: where one crosses the line, the difference "
+        "may be chance. A hollow mark breaks a guard at this load. Rows are in the order of the "
+        "leaderboard.",
         panels=panels,
-        controls=("legend",),
+        controls=("load",),
+        height=max(300, 110 + 24 * len(drawn)),
     )
 
 
+def _row_name(style: Style) -> str:
+    name = escape_label(style.label)
+    return f"<b>{name}</b>" if style.answer else name
+
+
+def _change_mark(style: Style, row: LoadRow, statistic: Statistic) -> dict[str, Any]:
+    middle, low, high = _ends(row.changes[statistic.name], statistic)
+    symbol = style.symbol + ("-open" if row.broken else "")
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": escape_label(style.label),
+        "meta": {"policy": style.policy, "load": row.load},
+        "x": compact([middle], 4),
+        "y": [_row_name(style)],
+        "marker": {"color": style.color, "symbol": symbol, "size": 9 + 3 * style.answer},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": compact([max(high - middle, 0)], 3),
+            "arrayminus": compact([max(middle - low, 0)], 3),
+            "color": style.color,
+            "thickness": 3 if style.answer else 1.5,
+            "width": 3,
+        },
+        "hovertemplate": ("%{x:.1%}" if statistic.relative else "%{x:+.1%}") + HOVER_NAME,
+    }
+
+
+def _ends(change: Change, statistic: Statistic) -> tuple[float, float, float]:
+    """Return a change and the ends of its interval, on the axis on which it is drawn."""
+    ends = np.array([change.change, change.low, change.high])
+    if statistic.relative:  # a logarithmic axis has no place for 0
+        ends = np.where(ends > -1, 1 + ends, np.nan)
+    middle, low, high = (float(end) for end in np.where(np.isfinite(ends), ends, np.nan))
+    return middle, middle if np.isnan(low) else low, middle if np.isnan(high) else high
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def ttft_distribution(
-    document: Mapping[str, Any],
-    styles: list[Style],
-    samples: Mapping[tuple[str, str], Samples],
+    samples: ByPolicyAndLoad, loads: Sequence[str], styles: Sequence[Style]
 ) -> Figure:
     """Draw the distribution of TTFT and its tail, one load at a time."""
     longest = max((len(sample.ttft) for sample in samples.values()), default=1)
@@ -144,16 +176,16 @@ def ttft_distribution(
     levels = np.union1d(body, tail)
     columns: list[list[float | None]] = [compact(levels, 5), compact(1 - levels, 5)]
     data: list[list[dict[str, Any]]] = [[], []]
-    for load in document["config"]["loads"]:
+    for load in loads:
         for style in styles:
-            sample = samples.get((style.policy, load["name"]))
+            sample = samples.get((style.policy, load))
             if sample is None or len(sample.ttft) == 0:
                 continue
             columns.append(compact(quantiles(_censored(sample.ttft), levels.tolist()), 4))
             for panel, text in ((0, "%{y:.1%} within %{x:.3g} s"), (1, "%{y:.2%} over %{x:.3g} s")):
                 data[panel].append(
                     {
-                        **policy_line(style, load["name"]),
+                        **policy_line(style, load),
                         "x": {"column": len(columns) - 1},
                         "y": {"column": panel},
                         "hovertemplate": text + HOVER_NAME,
@@ -178,8 +210,8 @@ def ttft_distribution(
         name="ttft-distribution",
         title="How long until the first token",
         caption="Left, further left is better. Right, the same requests seen from the slow end: "
-        "a line that reaches further right makes its unluckiest requests wait longer, even when "
-        "its mean is good. Requests that never finished keep a line from reaching 100 %.",
+        "a line that reaches further right makes the worst-served requests wait longer, even when "
+        "the mean is good. Requests that never finished keep a line from reaching 100 %.",
         panels=[
             {"data": data[0], "layout": body_layout},
             {"data": data[1], "layout": tail_layout},
@@ -190,26 +222,23 @@ def ttft_distribution(
 
 
 def who_pays(
-    document: Mapping[str, Any],
-    styles: list[Style],
-    samples: Mapping[tuple[str, str], Samples],
+    samples: ByPolicyAndLoad, loads: Sequence[str], styles: Sequence[Style], reference: str
 ) -> Figure:
     """Draw TTFT relative to the reference, and slowdown, by length of prompt."""
-    reference = document["config"]["reference"]
     ratios: list[dict[str, Any]] = []
     slowdowns: list[dict[str, Any]] = []
-    for load in document["config"]["loads"]:
-        base = samples.get((reference, load["name"]))
+    for load in loads:
+        base = samples.get((reference, load))
         if base is None or len(base.ttft) == 0:
             continue
         bins, labels = length_bins(base.prompt_len)
         positions = range(len(labels))
-        ratios.append(reference_line(labels, reference, load["name"]))
+        ratios.append(reference_line(labels, reference, load))
         for style in styles:
-            sample = samples.get((style.policy, load["name"]))
+            sample = samples.get((style.policy, load))
             if sample is None:
                 continue
-            line = {**policy_line(style, load["name"], mode="lines+markers"), "x": labels}
+            line = {**policy_line(style, load, mode="lines+markers"), "x": labels}
             if style.policy != reference:
                 both = np.isfinite(sample.ttft) & np.isfinite(base.ttft)
                 ratio = [
@@ -244,7 +273,6 @@ def who_pays(
                     "yaxis": {
                         "title": {"text": f"mean TTFT (% of {escape_label(reference)})"},
                         **RATIO_AXIS,
-                        **_ratio_ticks(ratios),
                     },
                 },
             },
@@ -255,11 +283,7 @@ def who_pays(
                     "xaxis": xaxis,
                     "yaxis": {
                         "title": {"text": "p90 slowdown (times), logarithmic"},
-                        "type": "log",
-                        "tickvals": [step * 10**power for power in range(7) for step in (1, 2, 5)],
-                        "ticktext": [
-                            f"{step * 10**power:,}" for power in range(7) for step in (1, 2, 5)
-                        ],
+                        **LOG_AXIS,
                     },
                 },
             },
@@ -269,20 +293,16 @@ def who_pays(
 
 
 def request_by_request(
-    document: Mapping[str, Any],
-    styles: list[Style],
-    samples: Mapping[tuple[str, str], Samples],
+    samples: ByPolicyAndLoad, loads: Sequence[str], styles: Sequence[Style], reference: str
 ) -> Figure:
     """Draw the TTFT of single requests under one policy against the reference."""
-    reference = document["config"]["reference"]
-    loads = document["config"]["loads"]
     num_plots = max(1, len(loads) * (len(styles) - 1))
     num_points = min(MAX_POINTS, MAX_POINTS_IN_ALL // num_plots)
     columns: list[list[float | None]] = []
     data: list[dict[str, Any]] = []
     drawn = total = 0
     for load in loads:
-        base = samples.get((reference, load["name"]))
+        base = samples.get((reference, load))
         if base is None or len(base.ttft) == 0:
             continue
         rows = np.arange(len(base.ttft))
@@ -296,7 +316,7 @@ def request_by_request(
         columns.append([float(length) for length in base.prompt_len[rows]])
         low, high = np.inf, 0.0
         for style in styles:
-            sample = samples.get((style.policy, load["name"]))
+            sample = samples.get((style.policy, load))
             if sample is None or style.policy == reference:
                 continue
             pair = np.concatenate([sample.ttft[rows], base.ttft[rows]])
@@ -307,7 +327,7 @@ def request_by_request(
                     "type": "scatter",
                     "mode": "markers",
                     "name": escape_label(style.label),
-                    "meta": {"policy": style.policy, "load": load["name"]},
+                    "meta": {"policy": style.policy, "load": load},
                     "x": {"column": first},
                     "y": compact(sample.ttft[rows], 3),
                     "customdata": {"column": first + 2},
@@ -323,7 +343,7 @@ def request_by_request(
             )
         if low <= high:
             ends = [float(low), float(high)]
-            data.append({**reference_line(ends, reference, load["name"]), "y": ends})
+            data.append({**reference_line(ends, reference, load), "y": ends})
     shortest, longest = length_range(columns[1::3])
     layout = {
         "title": {"text": f"TTFT of each request against {escape_label(reference)}"},
@@ -344,8 +364,7 @@ def request_by_request(
             "cmax": longest,
             "colorbar": {
                 "title": {"text": "prompt (tokens)", "side": "right"},
-                "tickvals": decades(shortest, longest),
-                "ticktext": decade_text(shortest, longest),
+                **length_ticks(shortest, longest),
                 "thickness": 10,
                 "outlinewidth": 0,
             },
@@ -364,22 +383,6 @@ def request_by_request(
         controls=("load", "policy"),
         columns=columns,
     )
-
-
-def _ratio_ticks(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return few ticks for ratios that span much; plotly's own are best where they span little."""
-    values = [value for line in lines for value in line["y"] if value]
-    if not values or max(values) < 3 * min(values):
-        return {}
-    ticks = [step * 10.0**power for power in range(-4, 4) for step in (1, 2, 5)]
-    return {"tickvals": ticks, "ticktext": [f"{100 * tick:,.3g}%" for tick in ticks]}
-
-
-def _ratio(relative_change: float | None) -> float:
-    """Return 1 + change, or NaN where a logarithmic axis has no place for it."""
-    if relative_change is None or relative_change <= -1:
-        return float("nan")
-    return 1 + relative_change
 
 
 def _divide(values: NDArray[np.float64], base: NDArray[np.float64]) -> float:

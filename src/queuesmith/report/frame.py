@@ -16,8 +16,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from queuesmith import numbers
 from queuesmith.errors import ConfigError
-from queuesmith.report.parts import Figure, Style, load_label
+from queuesmith.report.parts import Figure, Style
 
 KIND_NOTES = {
     "real": "Arrivals and lengths are as they were measured.",
@@ -98,7 +99,7 @@ def write_page(page: str, path: Path) -> Path:
 def draw(
     figures: Iterable[Figure],
     styles: Iterable[Style] = (),
-    loads: Sequence[Mapping[str, Any]] = (),
+    loads: Mapping[str, str] | None = None,
     *,
     reference: str | None = None,
     answer: str | None = None,
@@ -107,7 +108,8 @@ def draw(
 ) -> dict[str, Any]:
     """Return what ``page.js`` needs to draw figures, and what a reader may choose in them.
 
-    `load` is shown first; with `all_shown` every policy is, not only those its style says.
+    `loads` says what to call each load, and `load` is shown first; with `all_shown` every policy
+    is, not only those its style says.
     """
     return {
         "reference": reference,
@@ -122,7 +124,7 @@ def draw(
             }
             for style in styles
         ],
-        "loads": [{"name": each["name"], "label": load_label(each)} for each in loads],
+        "loads": [{"name": name, "label": label} for name, label in (loads or {}).items()],
         "load": load,
         "figures": [
             {"name": figure.name, "columns": figure.columns, "panels": figure.panels}
@@ -141,8 +143,9 @@ def figure_card(figure: Figure) -> str:
     controls = "".join(
         f'<div class="control" data-control="{name}"></div>' for name in figure.controls
     )
+    size = f' style="height:{figure.height}px"' if figure.height else ""
     panels = "".join(
-        f'<div class="panel" data-figure="{figure.name}" data-panel="{row}"></div>'
+        f'<div class="panel" data-figure="{figure.name}" data-panel="{row}"{size}></div>'
         for row in range(len(figure.panels))
     )
     return (
@@ -153,8 +156,11 @@ def figure_card(figure: Figure) -> str:
 
 
 def prose(text: str) -> str:
-    """Return escaped text with true minus signs, in which no line breaks before a percent sign."""
-    text = escape(text).replace("+-", "&plusmn;")
+    """Return escaped text as it is printed: true minus signs, code for what backticks enclose."""
+    if text == numbers.UNDEFINED:
+        return "&ndash;"
+    text = re.sub(r"(`+)([^`]+)\1", r"<code>\2</code>", escape(text))
+    text = text.replace("+-", "&plusmn;").replace("-&gt;", "&rarr;")
     return re.sub(r"(?<![\w.])-(?=\d)", "&minus;", text).replace(" %", "&nbsp;%")
 
 

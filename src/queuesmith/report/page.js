@@ -10,6 +10,7 @@
       || others.find((policy) => policy.shown) || others[0];
     const chosen = {
       load: drawing.load,
+      metrics: drawing.metrics,
       policy: preferred ? preferred.name : null,
       shown: new Set(drawing.policies.filter((policy) => policy.shown).map((policy) => policy.name)),
     };
@@ -18,7 +19,8 @@
       const { load, policy } = trace.meta || {};
       if (load !== undefined && load !== chosen.load) return false;
       if (policy === undefined) return true;
-      return controls.includes("policy") ? policy === chosen.policy : chosen.shown.has(policy);
+      if (controls.includes("policy")) return policy === chosen.policy;
+      return !controls.includes("legend") || chosen.shown.has(policy);
     };
 
     const draw = (panel) => {
@@ -33,6 +35,7 @@
       if (controls.includes("policy")) context.push(labelOf(drawing.policies, chosen.policy));
       const sizeOnPaper = figure.panels.length > 1
         ? { width: 340, height: 290 } : { width: 560, height: 440 };
+      if (panel.style.height) sizeOnPaper.height = parseFloat(panel.style.height);
       return frame.draw(panel, traces, layout, context.join(", "), sizeOnPaper);
     };
 
@@ -41,11 +44,16 @@
     const drawAll = () => Promise.all(panels.map(draw));
 
     const refresh = () => {
-      for (const input of document.querySelectorAll("input[data-load]")) {
-        input.checked = input.dataset.load === chosen.load;
+      for (const key of ["load", "metrics"]) {
+        for (const input of document.querySelectorAll(`input[data-${key}]`)) {
+          input.checked = input.dataset[key] === chosen[key];
+        }
       }
-      for (const body of document.querySelectorAll("#loads tbody")) {
+      for (const body of document.querySelectorAll("tbody[data-load]")) {
         body.classList.toggle("other", body.dataset.load !== chosen.load);
+      }
+      for (const part of document.querySelectorAll("div[data-metrics]")) {
+        part.classList.toggle("other", part.dataset.metrics !== chosen.metrics);
       }
       for (const chip of document.querySelectorAll("button.chip")) {
         const shown = chosen.shown.has(chip.dataset.policy);
@@ -58,19 +66,23 @@
     };
 
     let groups = 0;
+    const segments = (place, key, items) => {
+      groups += 1;
+      place.setAttribute("role", "radiogroup");
+      place.setAttribute("aria-label", key);
+      for (const item of items) {
+        const input = element("input", { type: "radio", name: `${key}-${groups}` });
+        input.dataset[key] = item.name;
+        input.addEventListener("change", () => { chosen[key] = item.name; refresh(); });
+        place.append(element("label", { className: "segment" }, input,
+          element("span", {}, item.label)));
+      }
+    };
     const build = {
-      load: (place) => {
-        groups += 1;
-        place.setAttribute("role", "radiogroup");
-        place.setAttribute("aria-label", "load");
-        for (const load of drawing.loads) {
-          const input = element("input", { type: "radio", name: `load-${groups}` });
-          input.dataset.load = load.name;
-          input.addEventListener("change", () => { chosen.load = load.name; refresh(); });
-          place.append(element("label", { className: "segment" }, input,
-            element("span", {}, load.label)));
-        }
-      },
+      load: (place) => segments(place, "load", drawing.loads),
+      metrics: (place) => segments(place, "metrics",
+        [...document.querySelectorAll("div[data-metrics]")].map((part) =>
+          ({ name: part.dataset.metrics, label: part.dataset.metrics }))),
       policy: (place) => {
         const select = element("select", {});
         select.dataset.policies = "";

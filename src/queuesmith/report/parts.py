@@ -11,14 +11,20 @@ what the reader chose.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-#: Okabe and Ito's colours, readable with any colour vision, less the yellow (lost on white) and
-#: the black, which is the reference's.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+from queuesmith.numbers import compact
+from queuesmith.report.text import short
+
+#: Each has a contrast of at least 3 on white and on the dark page. The first ones, which are those
+#: drawn from the start, are told apart with any colour vision (after Okabe and Ito).
+COLORS = (
+    *("#0072B2", "#D55E00", "#009E73", "#C2649A", "#A67F00", "#8A63D2"),
+    *("#C93A50", "#0F8FA5", "#9A6A45", "#6B8A1E", "#B04BC8", "#5F7FA8"),
+)
 RHO = "\N{GREEK SMALL LETTER RHO}"
 REFERENCE_COLOR = "#7A7A7A"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -28,37 +34,14 @@ NUM_LENGTH_BINS = 10
 LENGTH_SCALE = [[0.0, "#56B4E9"], [0.5, "#CC79A7"], [1.0, "#D55E00"]]
 
 HOVER_NAME = "<extra>%{fullData.name}</extra>"
-LOG_AXIS: dict[str, Any] = {"type": "log", "dtick": 1, "tickformat": "~g"}
+#: The page chooses the ticks of a logarithmic axis for what it shows.
+LOG_AXIS: dict[str, Any] = {"type": "log", "tickformat": "~g"}
 RATIO_AXIS: dict[str, Any] = {"type": "log", "tickformat": "~p"}
-
-
-class Samples(Protocol):
-    """What each request of one (policy, load) experienced, pooled over windows."""
-
-    @property
-    def ttft(self) -> NDArray[np.float64]:
-        """Seconds; NaN when the request did not finish."""
-
-    @property
-    def slowdown(self) -> NDArray[np.float64]:
-        """E2EL over E2EL alone on an idle engine; NaN when the request did not finish."""
-
-    @property
-    def prompt_len(self) -> NDArray[np.int64]:
-        """Tokens."""
-
-    @property
-    def output_len(self) -> NDArray[np.int64]:
-        """Tokens."""
-
-    @property
-    def window(self) -> NDArray[np.int64]:
-        """The window the request belongs to."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a policy looks in every figure."""
+    """How a policy looks in every figure; the answer is thick."""
 
     policy: str
     label: str
@@ -66,6 +49,7 @@ class Style:
     dash: str
     symbol: str
     shown: bool
+    answer: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +62,8 @@ class Figure:
         What the reader may choose: one load, one policy, or which policies are drawn.
     columns : list of list
         Arrays that traces refer to by ``{"column": index}``.
+    height : int or None
+        Of a panel, in pixels, where the usual one is not enough.
     """
 
     name: str
@@ -86,43 +72,42 @@ class Figure:
     panels: list[dict[str, Any]]
     controls: tuple[str, ...] = ()
     columns: list[list[float | None]] = field(default_factory=list)
+    height: int | None = None
 
 
-def policy_styles(document: Mapping[str, Any]) -> list[Style]:
-    """Give every policy its look, in the order of the leaderboard.
+def policy_styles(kinds: Mapping[str, str], reference: str, answer: str | None) -> list[Style]:
+    """Give every policy its look, in the order of `kinds`, which is the leaderboard's.
 
-    Shown from the start are the reference, the four best policies, the best oracle and the one
-    the answer names: more lines than that cannot be told apart.
+    Shown from the start are the reference, the four best policies, the best oracle and the answer:
+    more lines than that cannot be told apart.
+
+    Parameters
+    ----------
+    kinds : mapping of str to {"policy", "bundle", "oracle"}
+        By name of policy.
+    reference, answer : str
     """
-    reference = document["config"]["reference"]
-    rows = {row["policy"]: row for row in document["leaderboard"]}
-    names = list(dict.fromkeys([*rows, *document["config"]["policies"], reference]))
-    kinds = {name: rows.get(name, {}).get("kind", "policy") for name in names}
-    others = [name for name in names if name != reference]
-    shown = {reference, document["answer"]["policy"]}
+    others = [name for name in kinds if name != reference]
+    shown = {reference, answer}
     shown.update([name for name in others if kinds[name] != "oracle"][:4])
     shown.update([name for name in others if kinds[name] == "oracle"][:1])
     # Those shown from the start choose first, so that their colours differ.
     turns = {name: turn for turn, name in enumerate(sorted(others, key=lambda n: n not in shown))}
     styles = []
-    for name in names:
-        color, turn = turns.get(name, 0) % len(COLORS), turns.get(name, 0) // len(COLORS)
+    for name, kind in kinds.items():
+        turn, color = divmod(turns.get(name, 0), len(COLORS))
         styles.append(
             Style(
                 policy=name,
-                label=name if kinds[name] == "policy" else f"{name} ({kinds[name]})",
+                label=short(name) if kind == "policy" else f"{short(name)} ({kind})",
                 color=REFERENCE_COLOR if name == reference else COLORS[color],
                 dash=DASHES[turn % len(DASHES)],
                 symbol=SYMBOLS[turn % len(SYMBOLS)],
                 shown=name in shown,
+                answer=name == answer and name != reference,
             )
         )
     return styles
-
-
-def load_label(load: Mapping[str, Any]) -> str:
-    """Return a load's name with its rho, where it has one."""
-    return load["name"] if load["rho"] is None else f"{load['name']} ({RHO} {load['rho']:g})"
 
 
 def escape_label(text: str) -> str:
@@ -139,10 +124,11 @@ def policy_line(style: Style, load: str | None = None, mode: str = "lines") -> d
         "name": escape_label(style.label),
         "meta": meta if load is None else {**meta, "load": load},
         "visible": True if style.shown else "legendonly",
-        "line": {"color": style.color, "dash": style.dash, "width": 2},
+        "line": {"color": style.color, "dash": style.dash, "width": 4 if style.answer else 1.8},
     }
     if "markers" in mode:
-        trace["marker"] = {"color": style.color, "symbol": style.symbol, "size": 7}
+        size = 9 if style.answer else 7
+        trace["marker"] = {"color": style.color, "symbol": style.symbol, "size": size}
     return trace
 
 
@@ -197,11 +183,18 @@ def length_range(columns: Sequence[ArrayLike | list[float | None]]) -> tuple[flo
     return (low - 0.05, high + 0.05) if high - low > 0.1 else (low - 0.5, high + 0.5)
 
 
-def decades(low: float, high: float) -> list[int]:
-    """Return the whole powers of ten between two log10 lengths."""
-    return list(range(int(np.ceil(low)), int(np.floor(high)) + 1))
-
-
-def decade_text(low: float, high: float) -> list[str]:
-    """Return those powers of ten in tokens."""
-    return [f"{10**decade:,}" for decade in decades(low, high)]
+def length_ticks(low: float, high: float) -> dict[str, Any]:
+    """Return the ticks of an axis of log10 lengths, in tokens: as few as are three or more."""
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 5, 7)):
+        lengths = [
+            step * 10**power
+            for power in range(max(0, int(np.floor(low))), int(np.ceil(high)) + 1)
+            for step in steps
+            if low <= np.log10(step) + power <= high
+        ]
+        if len(lengths) >= 3:
+            break
+    return {
+        "tickvals": compact(np.log10(lengths), 6),
+        "ticktext": [f"{length:,}" for length in lengths],
+    }

@@ -29,7 +29,7 @@ from queuesmith.report.frame import (
 )
 from queuesmith.report.parts import Style, policy_styles
 from queuesmith.report.plan_figures import MISSES, build_plan_figures, rows_of
-from queuesmith.report.tables import policy_name, settings_table
+from queuesmith.report.tables import Cell, policy_name, settings_table, table
 from queuesmith.report.text import plain
 
 VERDICTS = {"more": "good", "less": "bad", "same": "", "unsure": ""}
@@ -162,8 +162,7 @@ def write_plan(document: Mapping[str, Any], path: Path) -> None:
 def render_plan(document: Mapping[str, Any]) -> str:
     """Return the report as text; equal arguments give equal bytes."""
     config, origin = document["config"], document["origin"]
-    shown = _as_comparison(document)
-    styles = policy_styles(shown)
+    answer, styles = looks(document)
     figures = build_plan_figures(document, styles)
     sentences = document["answer"]["sentences"]
     command = config.get("command", "")
@@ -188,48 +187,39 @@ def render_plan(document: Mapping[str, Any]) -> str:
         version=document["version"],
         data=document,
         # No reference, so that its misses can be chosen too.
-        drawing=draw(figures, styles, answer=shown["answer"]["policy"]),
+        drawing=draw(figures, styles, answer=answer),
     )
 
 
-def _as_comparison(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what gives policies their looks, in the words of ``queuesmith compare``."""
+def looks(document: Mapping[str, Any]) -> tuple[str, list[Style]]:
+    """Return the policy to run on the first engine that has one, and how all of them look."""
     config = document["config"]
     chosen = [name for name in document["answer"]["policies"].values() if name is not None]
-    return {
-        "config": {"reference": config["reference"], "policies": config["policies"]},
-        "leaderboard": rows_of(document, "capacities", config["engines"][0]["name"]),
-        "answer": {"policy": chosen[0] if chosen else config["reference"]},
-    }
+    answer = chosen[0] if chosen else config["reference"]
+    rows = rows_of(document, "capacities", config["engines"][0]["name"])
+    kinds = {row["policy"]: row["kind"] for row in rows}
+    kinds |= {name: "policy" for name in config["policies"] if name not in kinds}
+    return answer, policy_styles(kinds, config["reference"], answer)
 
 
 def _engine_table(
     document: Mapping[str, Any], engine: Mapping[str, Any], styles: list[Style]
 ) -> str:
-    looks = {style.policy: style for style in styles}
-    reference = document["config"]["reference"]
-    head = "".join(f'<th class="number">{escape(name)}</th>' for name in heads(document))
-    body = []
+    by_policy = {style.policy: style for style in styles}
+    rows = []
     for row in rows_of(document, "capacities", engine["name"]):
-        texts = list(cells(row))
-        if row["policy"] == reference:
-            texts[4:7] = [numbers.UNDEFINED] * 3
-        classes = ["number"] * len(texts)
-        classes[6] += f" {VERDICTS[row['verdict']]}"
-        line = "".join(
-            f'<td class="{name}">{_minus(text)}</td>'
-            for name, text in zip(classes, texts, strict=True)
-        )
-        body.append(
-            f"<tr><th scope=row>{policy_name(looks[row['policy']], row['kind'])}"
-            f'<span class="summary">{escape(row["summary"])}</span></th>{line}</tr>'
-        )
+        line: list[str | Cell] = list(cells(row))
+        if row["policy"] == document["config"]["reference"]:
+            line[4:7] = [numbers.UNDEFINED] * 3
+        line[6] = Cell(str(line[6]), css=VERDICTS[row["verdict"]])
+        named = policy_name(by_policy[row["policy"]], row["kind"])
+        summary = f'<span class="summary">{prose(row["summary"])}</span>'
+        rows.append((Cell(html=named + summary), *line))
     return (
         f"<h3>{escape(engine['name'])}</h3><p>The traffic as it is brings "
         f"{numbers.number(engine['rate'])} requests/s; the engine finishes "
         f"{numbers.number(engine['carried'])} when there is always work. Step times: "
-        f'{escape(engine["provenance"])}.</p><div class="scroll"><table><thead><tr>'
-        f"<th>policy</th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f"{escape(engine['provenance'])}.</p>{table(('policy', *heads(document)), rows)}"
     )
 
 
@@ -248,7 +238,3 @@ def _facts(document: Mapping[str, Any]) -> str:
         "SHA-256": origin["sha256"][:16] + "…" if origin["sha256"] else "",
     }
     return fact_list(facts)
-
-
-def _minus(text: str) -> str:
-    return "&ndash;" if text == numbers.UNDEFINED else prose(text)

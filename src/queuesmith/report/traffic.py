@@ -22,6 +22,7 @@ from queuesmith.report.frame import (
     warning_box,
     write_page,
 )
+from queuesmith.report.tables import table
 from queuesmith.report.traffic_figures import build_traffic_figures
 from queuesmith.report.traffic_text import CORRELATIONS, group_rows, headline, sentences
 from queuesmith.traces.trace import Trace
@@ -124,16 +125,4 @@ def _tables(document: Mapping[str, Any]) -> str:
 
 def _table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a small table whose first column names the row."""
-    head = "".join(f'<th class="number">{escape(name)}</th>' for name in heads[1:])
-    body = "".join(
-        f"<tr><th>{escape(row[0])}</th>"
-        + "".join(f'<td class="number">{_minus(cell)}</td>' for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    top = f"<thead><tr><th>{escape(heads[0])}</th>{head}</tr></thead>" if any(heads) else ""
-    return f"<h3>{escape(title)}</h3><table>{top}<tbody>{body}</tbody></table>"
-
-
-def _minus(text: str) -> str:
-    return "&ndash;" if text == numbers.UNDEFINED else escape(text).replace("-", "&minus;")
+    return f"<h3>{escape(title)}</h3>{table(heads, rows)}"

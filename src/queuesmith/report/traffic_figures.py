@@ -12,9 +12,8 @@ from queuesmith.report.parts import (
     LOG_AXIS,
     REFERENCE_COLOR,
     Figure,
-    decade_text,
-    decades,
     length_range,
+    length_ticks,
 )
 from queuesmith.report.workload import workload
 from queuesmith.traces.describe import dispersion, group_sizes, prefix_reuse, turn_gaps
@@ -147,8 +146,7 @@ def _lengths(trace: Trace) -> Figure:
                 {
                     "title": {"text": "length (tokens), logarithmic"},
                     "range": list(bounds),
-                    "tickvals": decades(*bounds),
-                    "ticktext": decade_text(*bounds),
+                    **length_ticks(*bounds),
                 },
                 {"title": {"text": "share of requests"}, "tickformat": ".0%", "range": [0, 1.01]},
                 legend=True,

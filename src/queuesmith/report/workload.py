@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from queuesmith.numbers import compact
-from queuesmith.report.parts import COLORS, Figure, decade_text, decades, length_range
+from queuesmith.report.parts import COLORS, Figure, length_range, length_ticks
 from queuesmith.traces.trace import Trace
 
 
@@ -61,7 +61,7 @@ def _length_panel(trace: Trace) -> dict[str, Any]:
     middles = [(edges[1:] + edges[:-1]) / 2 for edges in (prompt_edges, output_edges)]
     shares = counts / max(1, len(trace))
     bar = {"type": "bar", "marker": {"color": COLORS[0]}, "opacity": 0.75}
-    ticks = [{"tickvals": decades(*bounds), "ticktext": decade_text(*bounds)} for bounds in ranges]
+    ticks = [length_ticks(*bounds) for bounds in ranges]
     hidden = {"showticklabels": False, "showgrid": False, "zeroline": False, "ticks": ""}
     data = [
         {
