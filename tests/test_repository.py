@@ -56,7 +56,7 @@ def test_the_change_log_has_this_version():
     released = re.sub(r"\.dev\d+$", "", queuesmith._version.__version__)
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
 
-    assert [one for one in headings if one != "Unreleased"][0] == released
+    assert next(one for one in headings if one != "Unreleased") == released
 
 
 def test_the_citation_is_of_this_version():

@@ -43,8 +43,8 @@ def recommend(
     """Say what to run on the traffic of a log, at its own rate, and how to try it without risk.
 
     Checks the simulator against the log where it has latencies, and recommends a policy only if
-    nothing that an operator watches surely gets worse. Writes report.html, recommendation.json and, where
-    the log corrects the step times, engine.toml to a folder of their own.
+    nothing that an operator watches surely gets worse. Writes report.html, recommendation.json
+    and, where the log corrects the step times, engine.toml to a folder of their own.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def print_comparison(comparison: Comparison, console: Console, *, full: bool = F
             console.print(_load_table(comparison, load["name"]))
         console.print()
         console.print(_guards(comparison))
-    console.print(_origin(comparison))
+    console.print(_origin(comparison, full=full))
     for warning in comparison.warnings:
         console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
 
@@ -81,7 +81,7 @@ def print_recommendation(found: Recommendation, console: Console) -> None:
         console.print()
         console.print(Text("Try it without risk; it counts and orders nothing:"))
         console.print(Text(f"  {plain(found.command)}", "bold"), soft_wrap=True)
-    console.print(_origin(found.comparison))
+    console.print(_origin(found.comparison, full=True))
     for warning in found.comparison.warnings:
         console.print(Text("warning: ", "yellow").append(plain(warning), "none"))
 
@@ -130,7 +130,7 @@ def _leaderboard(comparison: Comparison, full: bool) -> Table:
         f"Leaderboard by {goal.statistic.label} over all loads; numbers at {plain(load)} load"
     )
     table.add_column("#", justify="right", no_wrap=True)
-    table.add_column("policy", overflow="fold", min_width=14)
+    table.add_column("policy", overflow="fold", min_width=16)
     table.add_column("gain", justify="right", no_wrap=True)
     for column in _shown(comparison):
         table.add_column(column.heading, justify="right", no_wrap=True)
@@ -191,7 +191,7 @@ def _load_table(comparison: Comparison, load: str) -> Table:
     rows = [row for row in comparison.loads if row.load == load]
     rate = numbers.number(rows[0].rate)
     table = _table(f"{plain(load)}: rho {rows[0].rho:.2f}, {rate} requests/s")
-    table.add_column("policy", overflow="fold", min_width=14)
+    table.add_column("policy", overflow="fold", min_width=16)
     table.add_column("change", justify="right", no_wrap=True)
     columns = _shown(comparison)
     for column in columns:
@@ -215,14 +215,17 @@ def _guards(comparison: Comparison) -> Text:
     return Text("\n".join(map(plain, told)))
 
 
-def _origin(comparison: Comparison) -> Text:
+def _origin(comparison: Comparison, *, full: bool) -> Text:
+    """Say where the numbers come from: in one line, or with everything."""
     origin, config = comparison.origin, comparison.config
     line = Text(plain(origin["kind"]), "green" if origin["kind"] == "real" else "yellow")
     parts = [f" traffic {plain(origin['source'])}, {origin['num_requests']:,} requests"]
     dropped = sum(origin["dropped"].values())
     if dropped:
         parts.append(f" ({dropped:,} left out)")
-    parts.append(f"; {plain(config['preset'])} ({plain(config['provenance'])})")
+    parts.append(f"; {plain(config['preset'])}")
+    if full:
+        parts.append(f" ({plain(config['provenance'])})")
     if config["router"]:
         parts.append(f"; {config['replicas']} replicas, router {plain(config['router'])}")
     if config["closed_loop"]:
@@ -230,9 +233,10 @@ def _origin(comparison: Comparison) -> Text:
     limits = [f"{name} {limit:g} s" for name, limit in (config["slo"] or {}).items() if limit]
     parts.append(
         f"; {config['num_windows']} windows of {config['window_len']:,}; "
-        f"SLO {', '.join(limits) or 'none'}; seed {config['seed']}. "
-        f"{plain(config['output_length'])}"
+        f"SLO {', '.join(limits) or 'none'}; seed {config['seed']}"
     )
+    if full:
+        parts.append(f". {plain(config['output_length'])}")
     return line.append("".join(parts), "none")
 
 
@@ -246,5 +250,5 @@ def _table(title: str, columns: Sequence[str] = ()) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
-        padding=(0, 1, 0, 0),
+        padding=(0, 0),
     )
