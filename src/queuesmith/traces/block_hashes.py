@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from queuesmith.errors import TraceError
 
 Rows = slice | NDArray[np.int64] | NDArray[np.bool_]
+#: Above every length of a prompt.
+_NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,3 +84,52 @@ class BlockHashes:
     def tobytes(self) -> bytes:
         """Return everything as bytes, for hashing."""
         return b"%d," % self.block_size + self.offsets.tobytes() + self.hashes.tobytes()
+
+
+def fits(
+    prompt_len: NDArray[np.int64], num_blocks: NDArray[np.int64], block_size: int
+) -> NDArray[np.bool_]:
+    """Tell which prompts can have so many blocks; a last part may be a block or not.
+
+    Examples
+    --------
+    >>> fits(np.array([1024, 1025, 1025, 100]), np.array([2, 2, 3, 2]), 512)
+    array([ True,  True,  True, False])
+    """
+    full, part = np.divmod(prompt_len, block_size)
+    spare = num_blocks - full
+    return np.asarray((spare == 0) | ((spare == 1) & (part > 0)))
+
+
+def infer_block_size(
+    prompt_len: NDArray[np.int64], num_blocks: NDArray[np.int64], least: float = 0.9
+) -> int | None:
+    """Return the block size that most prompts and their numbers of blocks agree on.
+
+    Of sizes that fit equally well a power of two is preferred, then a multiple of 16, then the
+    smallest. None where no size fits `least` of the prompts that have blocks.
+
+    Examples
+    --------
+    >>> infer_block_size(np.array([118, 183, 885]), np.array([8, 12, 56]))
+    16
+    """
+    there = num_blocks > 0
+    lengths, counts = prompt_len[there], num_blocks[there]
+    if not len(lengths):
+        return None
+    # A prompt of p tokens has n blocks of b: p / (n + 1) < b < p / (n - 1).
+    above = lengths // (counts + 1)
+    below = np.where(counts > 1, -(-lengths // np.maximum(counts - 1, 1)), _NO_LIMIT)
+    edges, steps = np.unique(np.concatenate([above + 1, below]), return_inverse=True)
+    signs = np.concatenate([np.ones(len(above), np.int64), np.full(len(below), -1)])
+    change = np.bincount(steps, weights=signs, minlength=len(edges))
+    covered = np.cumsum(change)
+    best = int(covered.argmax())
+    if covered[best] < least * len(lengths):
+        return None
+    first, last = int(edges[best]), int(edges[best + 1]) - 1
+    for step in (2 ** (first - 1).bit_length(), -(-first // 16) * 16):
+        if first <= step <= last:
+            return step
+    return first
