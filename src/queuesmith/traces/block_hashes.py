@@ -107,7 +107,8 @@ def infer_block_size(
     """Return the block size that most prompts and their numbers of blocks agree on.
 
     Of sizes that fit equally well a power of two is preferred, then a multiple of 16, then the
-    smallest. None where no size fits `least` of the prompts that have blocks.
+    smallest. None where no size fits `least` of the prompts that have blocks, or where any large
+    one does, as all have a single block.
 
     Examples
     --------
@@ -118,18 +119,32 @@ def infer_block_size(
     lengths, counts = prompt_len[there], num_blocks[there]
     if not len(lengths):
         return None
-    # A prompt of p tokens has n blocks of b: p / (n + 1) < b < p / (n - 1).
-    above = lengths // (counts + 1)
-    below = np.where(counts > 1, -(-lengths // np.maximum(counts - 1, 1)), _NO_LIMIT)
-    edges, steps = np.unique(np.concatenate([above + 1, below]), return_inverse=True)
-    signs = np.concatenate([np.ones(len(above), np.int64), np.full(len(below), -1)])
-    change = np.bincount(steps, weights=signs, minlength=len(edges))
-    covered = np.cumsum(change)
-    best = int(covered.argmax())
-    if covered[best] < least * len(lengths):
+    over = np.maximum(counts - 1, 1)
+    # p tokens are n blocks of b if p / (n + 1) < b < p / (n - 1): of at least p / n where the rest
+    # after full blocks is a block, too, as is usual, and of at most that where it is none.
+    edge = -(-lengths // counts)
+    last = np.where(counts > 1, -(-lengths // over), _NO_LIMIT)
+    first = lengths // (counts + 1) + 1
+    for above, below in ((edge, last), (first, lengths // counts + 1), (first, last)):
+        span = _most_covered(above, below, least)
+        if span is not None:
+            break
+    else:
         return None
-    first, last = int(edges[best]), int(edges[best + 1]) - 1
-    for step in (2 ** (first - 1).bit_length(), -(-first // 16) * 16):
-        if first <= step <= last:
+    for step in (2 ** (span[0] - 1).bit_length(), -(-span[0] // 16) * 16):
+        if span[0] <= step < span[1]:
             return step
-    return first
+    return span[0]
+
+
+def _most_covered(
+    above: NDArray[np.int64], below: NDArray[np.int64], least: float
+) -> tuple[int, int] | None:
+    """Return where most spans from `above` to before `below` overlap, None if too few do."""
+    edges, steps = np.unique(np.concatenate([above, below]), return_inverse=True)
+    signs = np.concatenate([np.ones(len(above)), np.full(len(below), -1.0)])
+    covered = np.cumsum(np.bincount(steps, weights=signs, minlength=len(edges)))
+    best = int(covered.argmax())
+    if covered[best] < least * len(above) or edges[best + 1] >= _NO_LIMIT:
+        return None
+    return int(edges[best]), int(edges[best + 1])

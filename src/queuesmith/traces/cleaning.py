@@ -39,6 +39,8 @@ MEASURED = (*LATENCIES, *INSTANTS.values())
 _COUNTS = {"prompt_len": 1, "output_len": 1, "turn": -1, "priority": 0, "max_tokens": MAX_TOKENS}
 #: With fewer requests, equal times may be chance.
 _MIN_FOR_BATCHES = 100
+#: The share of prompts that agree with a format's block size, below which another is looked for.
+_MOST = 0.9
 _TOO_LATE = f"arrival_time above {MAX_TIME:g} s"
 _OTHER_COLUMNS = "check that the columns are the right ones"
 
@@ -246,14 +248,14 @@ def _block_size(
     """
     told = given.hash_block_size or own
     there = num_blocks > 0
-    if not there.any():
-        return told, ()
+    share = 0.0
     if told is not None:
         telling = there & ((num_blocks > 1) | (prompt_len > told))
         fit = fits(prompt_len, num_blocks, told)[telling]
-        if 2 * np.count_nonzero(fit) >= len(fit):
-            return told, ()
+        share = float(fit.mean()) if len(fit) else 1.0
     found = infer_block_size(prompt_len, num_blocks)
+    if not there.any() or share >= _MOST or (share >= 0.5 and (found is None or told != own)):
+        return told, ()
     usual = float(np.median(prompt_len[there] / num_blocks[there]))
     if given.hash_block_size is not None:
         better = f"leave it out, for {found}" if found else "leave hashes out with 0"

@@ -5,8 +5,9 @@ number the prompt's blocks, of 512 tokens in the published traces, so that equal
 prefix. Where a tool leaves hash_ids out the rest is read alike. AIPerf adds session_id, and gives a
 later turn, instead of a timestamp, a ``delay``: milliseconds from the answer before it.
 
-GuideLLM writes the same names in seconds, with fractions, so that is how fractions are taken where
-requests would otherwise come more than 50 times a second; a note says which.
+GuideLLM writes the same names in seconds with fractions, and others in whole seconds: that is how
+times are taken where, in milliseconds, more requests would come than any such trace has. A note
+says which.
 
 References
 ----------
@@ -32,8 +33,8 @@ _NEEDED = {
     "prompt_len": "input_length",
     "output_len": "output_length",
 }
-#: Milliseconds between two requests, below which times with fractions are taken as seconds.
-_DENSEST = 20.0
+#: Milliseconds between two requests, below which times with fractions, or whole ones, are seconds.
+_DENSEST, _DENSEST_WHOLE = 20.0, 2.0
 
 
 def is_mooncake(names: list[str]) -> bool:
@@ -87,12 +88,12 @@ def _unit(times: NDArray[np.float64], given: Given) -> tuple[str | None, tuple[s
     known = np.sort(times[np.isfinite(times)])
     if given.unit is not None or not len(known) or epoch_unit(known) is not None:
         return "ms", ()
-    fractions = bool((known != np.floor(known)).any())
-    gap = (known[-1] - known[0]) / (len(known) - 1) if len(known) > 1 else _DENSEST
-    if fractions and gap < _DENSEST:
+    densest = _DENSEST if (known != np.floor(known)).any() else _DENSEST_WHOLE
+    gap = (known[-1] - known[0]) / max(len(known) - 1, 1)
+    if 0 < gap < densest:
         return "s", (
-            "times taken as s, since they have fractions, as GuideLLM writes them; --unit says "
-            "otherwise",
+            f"times taken as s, since in ms, as in Mooncake traces, {1_000 / gap:,.0f} requests "
+            "would come in a second; --unit says otherwise",
         )
     return "ms", ("times taken as ms, as in Mooncake traces; --unit says otherwise",)
 

@@ -31,7 +31,6 @@ from queuesmith.traces.records import (
     Records,
     Row,
     build_from_rows,
-    dig,
     first_known,
     seconds,
 )
@@ -55,8 +54,11 @@ _RESOURCES = ("resourceSpans", "batches", "resource_spans")
 _CLIENTS = ("enduser.id", "user.id", "gen_ai.request.user")
 _ENDS = (*("endTimeUnixNano", "end_time_unix_nano", "endTime", "end_time", "EndTime"),)
 _TTFT = ("gen_ai.latency.time_to_first_token", "gen_ai.response.time_to_first_chunk")
-_E2EL = "gen_ai.latency.e2e"
-_QUEUED = "gen_ai.latency.time_in_queue"
+_E2EL = ("gen_ai.latency.e2e",)
+_QUEUED = ("gen_ai.latency.time_in_queue",)
+_MAX_TOKENS = ("gen_ai.request.max_tokens",)
+_OPERATIONS = ("gen_ai.operation.name",)
+_TRACE_IDS = ("traceId", "trace_id", "TraceId", "traceID")
 _SPAN_IDS = ("spanId", "span_id", "SpanId", "spanID")
 _SESSIONS = ("gen_ai.conversation.id", "session.id")
 #: Around or beside model calls, which have spans of their own.
@@ -126,7 +128,7 @@ def _rows(records: Records) -> Iterator[Row]:
     for span, attributes in found:
         if not _has_usage(attributes):
             yield "span without token counts"
-        elif _name(attributes.get("gen_ai.operation.name")) in _NO_CALLS:
+        elif _name(_first(attributes, _OPERATIONS)) in _NO_CALLS:
             yield "span of an agent or a tool around model calls"
         elif _span_id(span) in around:
             yield "span around another one with token counts"
@@ -135,18 +137,18 @@ def _rows(records: Records) -> Iterator[Row]:
                 "arrival_time": first_known(span, _STARTS),
                 "prompt_len": _first(attributes, _PROMPTS),
                 "output_len": _first(attributes, _OUTPUTS),
-                "client": first_known(attributes, _CLIENTS),
-                "session": first_known(attributes, _SESSIONS),
-                "max_tokens": attributes.get("gen_ai.request.max_tokens"),
-                "ttft": seconds(first_known(attributes, _TTFT)),
+                "client": _first(attributes, _CLIENTS),
+                "session": _first(attributes, _SESSIONS),
+                "max_tokens": _first(attributes, _MAX_TOKENS),
+                "ttft": seconds(_first(attributes, _TTFT)),
                 "e2el": _latency(span, attributes),
                 "last_token_ts": first_known(span, _ENDS),
-                "queued_time": seconds(attributes.get(_QUEUED)),
+                "queued_time": seconds(_first(attributes, _QUEUED)),
             }
 
 
 def _latency(span: dict[str, Any], attributes: dict[str, Any]) -> float | None:
-    told = seconds(attributes.get(_E2EL))
+    told = seconds(_first(attributes, _E2EL))
     return seconds(span.get("duration"), "us") if told is None and "tags" in span else told
 
 
@@ -199,10 +201,8 @@ def _callers(found: list[tuple[dict[str, Any], dict[str, Any]]]) -> set[tuple[st
 
 
 def _span_id(span: dict[str, Any]) -> tuple[str, str]:
-    trace = first_known(span, ("traceId", "trace_id", "TraceId", "traceID")) or dig(
-        span, "context", "trace_id"
-    )
-    own = first_known(span, _SPAN_IDS) or dig(span, "context", "span_id")
+    trace = first_known(span, _TRACE_IDS) or pick(span, "context.trace_id")
+    own = first_known(span, _SPAN_IDS) or pick(span, "context.span_id")
     return str(trace), str(own)
 
 
@@ -219,14 +219,19 @@ def _has_usage(attributes: dict[str, Any]) -> bool:
 
 
 def _first(attributes: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Return the first of some attributes, which may be dotted keys or objects within others."""
-    return next((found for name in names if (found := pick(attributes, name)) is not None), None)
+    """Return the first of some attributes, which may be dotted keys or objects within others.
+
+    Phoenix writes them as keys of the span that begin with ``attributes.``.
+    """
+    spellings = [*names, *(f"attributes.{name}" for name in names)]
+    found = (pick(attributes, name) for name in spellings)
+    return next((value for value in found if value is not None), None)
 
 
 def _is_span(row: dict[str, Any]) -> bool:
     if _has_usage(_attributes(row)):
         return True
-    ids = first_known(row, _SPAN_IDS) or dig(row, "context", "span_id")
+    ids = first_known(row, _SPAN_IDS) or pick(row, "context.span_id")
     return ids is not None and first_known(row, _STARTS) is not None
 
 

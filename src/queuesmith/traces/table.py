@@ -48,6 +48,8 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
         "request_tokens",
         "context_tokens",
         "contexttokens",
+        "attributes.llm.token_count.prompt",
+        "attributes.gen_ai.usage.input_tokens",
     ),
     "output_len": (
         "output_len",
@@ -59,6 +61,8 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
         "response_tokens",
         "generated_tokens",
         "generatedtokens",
+        "attributes.llm.token_count.completion",
+        "attributes.gen_ai.usage.output_tokens",
     ),
     "client": ("client", "client_id", "user", "user_id", "tenant"),
     "session": ("session", "session_id", "conversation_id"),
@@ -73,7 +77,7 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "e2el": ("e2el", "e2e_latency", "end_to_end_latency", "request_latency", "latency"),
     "queued_time": ("queued_time", "queue_time"),
     "first_token_ts": ("first_token_ts",),
-    "last_token_ts": ("last_token_ts",),
+    "last_token_ts": ("last_token_ts", "end_time", "ended_at"),
     "scheduled_ts": ("scheduled_ts",),
     "block_hashes": ("block_hashes", "hash_ids"),
 }
@@ -366,7 +370,9 @@ def _read_parquet(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array
     num_rows = pa.parquet.read_metadata(pa.BufferReader(source.data)).num_rows
     if num_rows > max(_FREE_ROWS, len(source.data)):
         raise ValueError(f"{num_rows:,} rows in {len(source.data):,} bytes")
-    table = pa.parquet.read_table(pa.BufferReader(source.data), columns=wanted)
+    there = _schema(source).names
+    whole = [name if name in there else name.split(".")[0] for name in wanted]
+    table = pa.parquet.read_table(pa.BufferReader(source.data), columns=list(dict.fromkeys(whole)))
     columns = {}
     for name in wanted:
         column = table
