@@ -139,7 +139,7 @@ def test_an_import_is_listed_and_known_by_name(capsys, log, folder):
     assert str(log) in text
 
 
-def test_what_a_reader_assumes_is_said_by_every_verb(capsys, tmp_path):
+def test_what_a_reader_guesses_is_said_beside_results(capsys, tmp_path):
     rows = [
         {"timestamp": 300 * row, "input_length": 118, "output_length": 9, "hash_ids": [*range(8)]}
         for row in range(60)
@@ -147,17 +147,15 @@ def test_what_a_reader_assumes_is_said_by_every_verb(capsys, tmp_path):
     path = tmp_path / "blocks.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
 
-    assert run(["simulate", str(path), "--json"]) == 0
-    out, err = capsys.readouterr()
-    json.loads(out)
-    assert "note: blocks.jsonl: times taken as ms" in err
-    assert "note: blocks.jsonl: hashes taken as of 16-token blocks" in err
-    assert run(["simulate", str(path), "--unit", "ms", "--hash-block-size", "16"]) == 0
-    assert "taken as" not in capsys.readouterr().err
+    for verb in (["simulate"], ["compare", "--window-len", "50", "--policies", "fcfs,sjf"]):
+        assert run([*verb, str(path)]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "times taken as ms" in said
+        assert "hashes taken as of 16-token blocks" in said
+        assert run([*verb, str(path), "--unit", "ms", "--hash-block-size", "16"]) == 0
+        assert "taken as" not in capsys.readouterr().out
     assert run(["traces", "describe", str(path)]) == 0
-    out, err = capsys.readouterr()
-    assert "hashes taken as of 16-token blocks" in " ".join(out.split())
-    assert "taken as" not in err
+    assert "hashes taken as of 16-token blocks" in " ".join(capsys.readouterr().out.split())
 
 
 def test_nested_columns_and_units_can_be_named(capsys, tmp_path):

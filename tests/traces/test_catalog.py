@@ -1,5 +1,6 @@
 """The catalogue: every entry is complete and true, and names lead to the right files."""
 
+import json
 import re
 from dataclasses import fields, replace
 from urllib.parse import urlsplit
