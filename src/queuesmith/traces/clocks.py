@@ -161,17 +161,16 @@ class Clocks:
             return
         unit = self.arrivals.unit
         ticks = (seconds[-1] - seconds[0]) * UNITS[unit]
-        others = ", ".join(
-            f"--unit {other} ({_spelled(ticks / per_second)})"
+        named = "arrival_time=" if how in ("named", "size") else ""
+        others = "".join(
+            f"--unit {named}{other} ({_spelled(ticks / per_second)}), "
             for other, per_second in UNITS.items()
             if other != unit and _FASTEST < gap * UNITS[unit] / per_second < _SLOWEST
         )
-        named = "arrival_time=" if how == "named" else ""
         raise TraceError(
             f"{self._name}: {len(seconds):,} requests over {_spelled(seconds[-1] - seconds[0])} if "
             f"arrival_time is in {_WORDS[unit]}{', as assumed' if slow else ''}; say the unit: "
-            f"{others.replace('--unit ', '--unit ' + named) or 'none fits'}, or --unit "
-            f"{named}{unit} if that is right"
+            f"{others}or --unit {named}{unit} if that is right"
         )
 
     def check_latencies(
