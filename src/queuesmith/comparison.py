@@ -324,6 +324,7 @@ def compare(
         guards=watched,
         warnings=(
             *notes,
+            *trace.origin.guesses,
             *warnings(judged, config, trace, evaluation, len(windows), num_windows or 0, shortest),
         ),
         config=described,

@@ -201,7 +201,7 @@ def plan(
         "probes": points,
     }
     document["answer"] = answer(document)
-    document["warnings"] = [*notes, *warnings(document, trace, num_windows)]
+    document["warnings"] = [*notes, *trace.origin.guesses, *warnings(document, trace, num_windows)]
     document["config"]["sha256"] = hashlib.sha256(
         json.dumps(document["config"], sort_keys=True, default=str).encode()
     ).hexdigest()

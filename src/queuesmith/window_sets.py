@@ -31,7 +31,13 @@ PARTS = {"tuning": 0.5, "validation": 0.25, "held_out": 0.25}
 FOLDER_VARIABLE = "QUEUESMITH_TRACES"
 
 #: Of `load_trace`, with their types.
-_OPTIONS: dict[str, type] = {"columns": dict, "unit": str, "num_requests": int, "seed": int}
+_OPTIONS: dict[str, type] = {
+    "columns": dict,
+    "unit": str,
+    "hash_block_size": int,
+    "num_requests": int,
+    "seed": int,
+}
 _KINDS = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "table"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -56,7 +62,7 @@ class FrozenSource:
     sha256 : str
         Of the file's bytes, or of the rows drawn from the model.
     options : mapping of str to object
-        Of `load_trace`: ``columns``, ``unit``, ``num_requests``, ``seed``.
+        Of `load_trace`: ``columns``, ``unit``, ``hash_block_size``, ``num_requests``, ``seed``.
     parts : mapping of str to tuple of FrozenWindow
     """
 

@@ -86,7 +86,7 @@ def _read_window(
         )
     # The session is a column of whole numbers that survives cleaning and sorting in step.
     own["session"] = pa.array(np.arange(len(places)))
-    trace = build_trace(own, source, reader="lssp", notes=notes)
+    trace = build_trace(own, source, reader="lssp", units={"arrival_time": "s"}, notes=notes)
     assert trace.session is not None
     predicted = predicted[trace.session]
     predicted[~(predicted >= 1)] = np.nan

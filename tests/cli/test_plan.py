@@ -188,6 +188,8 @@ def test_traffic_of_any_speed_is_planned_for(run, tmp_path, gap):
     rows = "".join(f"{row * float(gap)!r},{50 + row % 9},7\n" for row in range(40))
     (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
 
-    ran = run("plan", "trace.csv", "--policies", "sjf", "--slo", "ttft=1", "--windows", 2)
+    ran = run(
+        "plan", "trace.csv", "--policies", "sjf", "--slo", "ttft=1", "--windows", 2, "--unit", "s"
+    )
 
     assert ran.code == 0, ran.err

@@ -139,6 +139,36 @@ def test_an_import_is_listed_and_known_by_name(capsys, log, folder):
     assert str(log) in text
 
 
+def test_what_a_reader_guesses_is_said_beside_results(capsys, tmp_path):
+    rows = [
+        {"timestamp": 300 * row, "input_length": 118, "output_length": 9, "hash_ids": [*range(8)]}
+        for row in range(60)
+    ]
+    path = tmp_path / "blocks.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+    assert run(["simulate", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "times taken as ms" in said
+    assert "hashes taken as of 16-token blocks" in said
+    assert run(["simulate", str(path), "--unit", "ms", "--hash-block-size", "16"]) == 0
+    assert "taken as" not in capsys.readouterr().out
+    assert run(["traces", "describe", str(path)]) == 0
+    assert "hashes taken as of 16-token blocks" in " ".join(capsys.readouterr().out.split())
+
+
+def test_nested_columns_and_units_can_be_named(capsys, tmp_path):
+    rows = [{"at": 250 * row, "n": {"in": 100, "out": 9}, "ttft": 50} for row in range(20)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    columns = "arrival_time=at,prompt_len=n.in,output_len=n.out"
+
+    assert run(["traces", "describe", str(path), "--columns", columns, "--unit", "ms"]) == 0
+    assert run(["traces", "import", str(path), "--name", "mine", "--columns", columns]) == 0
+    assert run(["traces", "describe", str(path), "--columns", columns, "--unit", "ttft=min"]) == 2
+    assert "unit must be one of s, ms, us, ns" in capsys.readouterr().err
+
+
 def test_a_fit_can_be_described_like_any_model(capsys, log, tmp_path):
     document = json_of(capsys, "fit", log, "--name", "mine", *COLUMNS)
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import TraceError
 from queuesmith.traces import BlockHashes, Trace
+from queuesmith.traces.block_hashes import fits, infer_block_size
 
 LISTS = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), min_size=1, max_size=12)
 
@@ -76,3 +77,41 @@ def test_a_trace_hashes_and_takes_its_blocks():
 def test_blocks_of_another_number_of_requests_are_refused():
     with pytest.raises(TraceError, match="3 requests for 2 arrival times"):
         Trace([0.0, 1.0], [20, 20], [1, 1], block_hashes=of([[1], [2], [3]]))
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5_000), min_size=1, max_size=40),
+    size=st.integers(1, 1_024),
+    whole=st.booleans(),
+)
+def test_an_inferred_block_size_fits_every_prompt_that_has_blocks_of_some_size(
+    lengths, size, whole
+):
+    """Whether the rest after the last full block is a block of its own, or none."""
+    prompt_len = np.array(lengths)
+    num_blocks = prompt_len // size if whole else -(-prompt_len // size)
+
+    found = infer_block_size(prompt_len, num_blocks, least=1.0)
+
+    assert fits(prompt_len, num_blocks, size).all()
+    there = num_blocks > 0
+    if found is None:
+        assert (num_blocks <= 1).any() or not there.any()
+    else:
+        assert fits(prompt_len[there], num_blocks[there], found).all()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "counts", "size"),
+    [
+        ([48], [3], 16),
+        ([1_000, 2_000], [63, 125], 16),
+        ([1_000, 2_000], [62, 125], 16),
+        ([100, 2_000], [1, 4], 512),
+        ([100, 500], [1, 1], None),  # any large size fits
+        ([100, 100, 100], [1, 5, 50], None),
+        ([], [], None),
+    ],
+)
+def test_block_sizes_by_hand(lengths, counts, size):
+    assert infer_block_size(np.array(lengths, int), np.array(counts, int)) == size

@@ -1,5 +1,6 @@
 """The catalogue: every entry is complete and true, and names lead to the right files."""
 
+import json
 import re
 from dataclasses import fields, replace
 from urllib.parse import urlsplit
@@ -220,6 +221,24 @@ def test_what_needs_options_needs_them_no_longer_once_imported(folder, tmp_path)
     assert trace.arrival_time.tolist() == [0.0, 1.5]
     assert trace.output_len.tolist() == [6, 8]
     assert trace.client.tolist() == [0, 1]
+
+
+def test_hashes_and_think_times_stay_what_they_are_once_imported(folder, tmp_path):
+    rows = [
+        {"session_id": "a", "timestamp": 0, "hash_ids": [1, 2, 3], "input_length": 48},
+        {"session_id": "a", "delay": 250, "hash_ids": [1, 2, 9, 10], "input_length": 60},
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(json.dumps(row | {"output_length": 5}) for row in rows))
+    expected = load_trace(path, unit="ms")
+
+    import_file(path, "mine", unit="ms", hash_block_size=16)
+    trace = load_trace(resolve("mine"))
+
+    assert expected.block_hashes.block_size == trace.block_hashes.block_size == 16
+    assert trace.sha256 == expected.sha256
+    assert trace.think_time.tolist()[1] == 0.25
+    assert trace.origin.notes == ()
 
 
 def test_importing_the_same_file_twice_is_one_import_and_another_file_is_refused(folder, tmp_path):

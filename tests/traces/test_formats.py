@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from queuesmith.errors import TraceError
+from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces import load_trace
 from queuesmith.traces.bailian import link_sessions
 
@@ -140,6 +140,148 @@ def test_mooncake(load):
     )
     assert load(usual("mooncake"), unit="s").arrival_time[1] == 3000
     assert load(usual("mooncake"), unit="s").origin.notes == ()
+
+
+def in_blocks(size, count=12):
+    """Return rows with a hash for every block of so many tokens, of which the first is shared."""
+    rng = np.random.default_rng(size)
+    lengths = rng.integers(600, 4_000, count).tolist()
+    return [
+        {
+            "timestamp": 3000 * row,
+            "input_length": length,
+            "output_length": 5,
+            "hash_ids": [0, *range(row * 10_000 + 1, row * 10_000 + -(-length // size))],
+        }
+        for row, length in enumerate(lengths)
+    ]
+
+
+@pytest.mark.parametrize("size", [16, 48, 64, 128, 256, 400])
+def test_the_size_of_blocks_is_told_by_prompts_and_their_hashes(load, size):
+    trace = load(as_jsonl(in_blocks(size, 200)))
+
+    assert trace.block_hashes.block_size == size
+    (note,) = [note for note in trace.origin.notes if "hashes" in note]
+    assert f"taken as of {size}-token blocks" in note
+    assert "--hash-block-size" in note
+
+
+@pytest.mark.parametrize("form", ["mooncake", "bailian", "table"])
+def test_the_size_of_blocks_is_told_in_every_reader_of_hashes(load, form):
+    rows = in_blocks(32)
+    for number, row in enumerate(rows):
+        if form == "bailian":
+            row |= {"chat_id": number, "parent_chat_id": -1}
+        elif form == "table":
+            row["arrived_at"] = row.pop("timestamp") / 1000
+    content = as_parquet(rows) if form == "table" else as_jsonl(rows)
+
+    trace = load(content)
+
+    assert trace.origin.reader == form
+    assert trace.block_hashes.block_size == 32
+    assert load(content, hash_block_size=32).block_hashes.block_size == 32
+    assert load(content, hash_block_size=0).block_hashes is None
+
+
+def test_the_published_block_size_stays_where_it_fits(load):
+    trace = load(as_jsonl(in_blocks(512)))
+
+    assert trace.block_hashes.block_size == 512
+    assert not any("hash" in note for note in trace.origin.notes)
+
+
+def test_a_block_size_that_contradicts_the_prompts_is_refused(load):
+    content = as_jsonl(in_blocks(16))
+
+    with pytest.raises(TraceError, match=r"size 512 contradicts.*leave it out, for 16"):
+        load(content, hash_block_size=512)
+
+
+def test_hashes_that_fit_no_block_size_are_refused_with_what_can_be_done(load):
+    rows = in_blocks(16)
+    for number, row in enumerate(rows):
+        row["hash_ids"] = row["hash_ids"][: 2 + 5 * number]
+    content = as_jsonl(rows)
+
+    with pytest.raises(TraceError, match=r"of no block size.*--hash-block-size 0"):
+        load(content)
+    assert load(content, hash_block_size=0).block_hashes is None
+
+
+def test_a_block_size_needs_hashes(load):
+    with pytest.raises(ConfigError, match="no hashes of prompt blocks"):
+        load(usual("azure_2023"), hash_block_size=16)
+    with pytest.raises(ConfigError, match="hash_block_size must be from 1"):
+        load(usual("mooncake"), hash_block_size=-1)
+
+
+def test_mooncake_without_hashes_has_the_same_times(load):
+    rows = [{key: row[key] for key in row if key != "hash_ids"} for row in MOONCAKE]
+
+    for content in (as_jsonl(rows), as_csv(rows), as_parquet(rows)):
+        trace = load(content)
+        assert trace.origin.reader == "mooncake"
+        assert trace.arrival_time.tolist() == [3 * row for row in range(12)]
+        assert trace.origin.notes == (
+            "times taken as ms, as in Mooncake traces; --unit says otherwise",
+        )
+
+
+def test_mooncake_names_with_times_in_seconds_are_taken_so_and_said_to_be(load):
+    for hashes in ({}, {"hash_ids": [1, 2]}):
+        rows = [
+            {"timestamp": 0.4 * row, "input_length": 1000, "output_length": 3, **hashes}
+            for row in range(12)
+        ]
+
+        trace = load(as_jsonl(rows))
+
+        assert trace.arrival_time == pytest.approx(0.4 * np.arange(12))
+        assert "taken as s, since in ms" in trace.origin.notes[0]
+        assert load(as_jsonl(rows), unit="ms").duration == pytest.approx(4.4e-3)
+
+
+def test_mooncake_keeps_what_else_a_table_has(load):
+    rows = [row | {"ttft_ms": 50, "user": f"u{place % 2}"} for place, row in enumerate(MOONCAKE)]
+
+    trace = load(as_jsonl(rows))
+
+    assert trace.measured.ttft == pytest.approx(0.05)
+    assert trace.client.tolist() == [0, 1] * 6
+
+
+def test_later_turns_with_a_delay_wait_for_the_answer_before(load):
+    def turn(session, length, **when):
+        return {"session_id": session, "input_length": length, "output_length": 5, **when}
+
+    rows = [
+        turn("a", 100, timestamp=1_000),
+        turn("a", 110, delay=500),
+        turn("b", 200, timestamp=1_200, delay=9),
+        turn("a", 120, delay=250.5),
+        turn("c", 300, delay=100),  # of which no first turn is there
+        turn("b", 210, delay=-1),
+    ]
+
+    trace = load(as_jsonl(rows))
+
+    assert trace.prompt_len.tolist() == [100, 200, 110, 120]
+    assert trace.arrival_time == pytest.approx([0, 0.2, 0.5, 0.7505])
+    assert trace.think_time == pytest.approx([np.nan, np.nan, 0.5, 0.2505], nan_ok=True)
+    assert trace.session.tolist() == [0, 1, 0, 0]
+    assert any("delay instead of a time: 2" in note for note in trace.origin.notes)
+    assert trace.origin.dropped == {"arrival_time missing, infinite or not a time": 2}
+
+
+def test_images_of_the_multimodal_azure_trace_are_said(load):
+    rows = [row | {"NumImages": place % 3} for place, row in enumerate(AZURE_2024)]
+
+    trace = load(as_csv(rows))
+
+    assert trace.sha256 == load(usual("azure_2024")).sha256
+    assert trace.origin.notes[0].startswith("requests with images: 8; their tokens are in")
 
 
 def test_bailian(load):

@@ -38,12 +38,38 @@ EXPECTED = {
         [9, 30, 12],
         {"warm-up request": 1, "cancelled request": 1, "failed request": 1},
     ),
+    "azure_multimodal.csv": ("azure_2024", [0, 1.25, 1.5], [1181, 2304, 1577], [51, 87, 12], {}),
+    "bedrock.jsonl": ("bedrock", [0, 0, 0], [118, 183, 885], [34, 51, 29], {}),
+    "blis_trace.csv": ("blis", [0, 0.589198], [183, 885], [51, 29], {"failed request": 1}),
+    "claude_code_session.jsonl": ("claude_code", [0, 0.048337], [118, 183], [34, 51], {}),
+    "dynamo_request_end.jsonl": (
+        "dynamo",
+        [0, 0.048, 0.637],
+        [118, 183, 885],
+        [34, 51, 29],
+        {},
+    ),
     "guidellm_report.json": (
         "guidellm",
         [0, 0.5, 60],
         [128, 256, 100],
         [32, 64, 20],
         {"errored request": 1, "request cut off by the end of the benchmark": 1},
+    ),
+    "inference_perf_per_request.json": (
+        "inference_perf",
+        [0, 0.048337],
+        [118, 183],
+        [34, 51],
+        {"failed request": 1},
+    ),
+    "kong_ai.jsonl": ("kong", [0, 0.048, 0.637], [118, 183, 885], [34, 51, 29], {}),
+    "langfuse_observations.jsonl": (
+        "langfuse",
+        [0, 0.048337, 0.637534],
+        [118, 183, 885],
+        [34, 51, 29],
+        {},
     ),
     "litellm_spend_logs.csv": (
         "litellm",
@@ -63,6 +89,27 @@ EXPECTED = {
         [50, 5],
         {"answered from LiteLLM's cache": 1},
     ),
+    "mooncake_blocks_of_16.jsonl": (
+        "mooncake",
+        [0, 0.048, 0.637],
+        [118, 183, 885],
+        [34, 51, 29],
+        {},
+    ),
+    "mooncake_sessions.jsonl": (
+        "mooncake",
+        [0, 0.5, 0.8, 1],
+        [118, 183, 207, 885],
+        [34, 51, 113, 29],
+        {},
+    ),
+    "mooncake_without_hash_ids.jsonl": (
+        "mooncake",
+        [0, 0.048, 0.637],
+        [118, 183, 885],
+        [34, 51, 29],
+        {},
+    ),
     "openai_usage.jsonl": (
         "openai_usage",
         [0, 2, 3],
@@ -71,6 +118,17 @@ EXPECTED = {
         {"answer or part of one without usage": 1},
     ),
     "openai_wrapped.jsonl": ("openai_usage", [0, 1.25], [100, 960], [20, 30], {}),
+    "openinference.jsonl": (
+        "otel",
+        [0, 1.5],
+        [118, 183],
+        [34, 51],
+        {"span without token counts": 1},
+    ),
+    "otel_flat_epoch_ms.jsonl": ("otel", [0, 0.048, 0.637], [118, 183, 885], [34, 51, 29], {}),
+    "otel_jaeger.json": ("otel", [0, 0.048337, 0.637534], [118, 183, 885], [34, 51, 29], {}),
+    "otel_spans_document.json": ("otel", [0], [10], [5], {}),
+    "otel_tempo.json": ("otel", [0, 1.5], [118, 183], [34, 51], {}),
     "otel_flat.jsonl": ("otel", [0, 2.25], [10, 20], [5, 6], {"span without token counts": 1}),
     "otel_otlp.json": (
         "otel",
@@ -82,6 +140,20 @@ EXPECTED = {
             "span around another one with token counts": 1,
             "span without token counts": 1,
         },
+    ),
+    "sglang_request_metrics.jsonl": (
+        "sglang_metrics",
+        [0, 0.048337],
+        [118, 183],
+        [34, 51],
+        {"aborted request": 1},
+    ),
+    "sglang_requests.jsonl": (
+        "sglang_log",
+        [0, 0.048337, 0.637534],
+        [118, 183, 885],
+        [34, 51, 29],
+        {"event that is no finished request": 5},
     ),
     "vllm_0.10.log": (
         "vllm_log",
@@ -315,6 +387,183 @@ def test_spend_logs_in_parquet_are_those_in_csv(write, tmp_path):
     assert trace.origin.dropped == as_csv.origin.dropped
 
 
+def test_latencies_are_read_where_a_log_has_them():
+    expected = {
+        "bedrock.jsonl": {"e2el": 0.367},
+        "blis_trace.csv": {"ttft": 0.056616, "e2el": 0.506615},
+        "claude_code_session.jsonl": {"e2el": 0.387644},
+        "dynamo_request_end.jsonl": {"ttft": 0.070644, "e2el": 0.367644},
+        "inference_perf_per_request.json": {"ttft": 0.070644, "e2el": 0.367644},
+        "kong_ai.jsonl": {"ttft": 0.07, "e2el": 0.367},
+        "langfuse_observations.jsonl": {"ttft": 0.070644, "e2el": 0.367644},
+        "openinference.jsonl": {"e2el": 0.5},
+        "otel_jaeger.json": {"ttft": 0.070644, "e2el": 0.367644},
+        "otel_spans_document.json": {"e2el": 2.0},
+        "otel_tempo.json": {"ttft": 0.0625, "e2el": 0.5},
+        "sglang_request_metrics.jsonl": {"e2el": 0.367644, "queued_time": 0.002},
+        "sglang_requests.jsonl": {"e2el": 0.367644},
+    }
+    for name, latencies in expected.items():
+        measured = load_trace(SAMPLES / name).measured
+        assert {*measured.known} - {"tpot"} == {*latencies}, name
+        for latency, seconds in latencies.items():
+            assert getattr(measured, latency)[0] == pytest.approx(seconds, abs=1e-6), name
+
+
+def test_an_answer_on_several_lines_counts_once_with_all_its_tokens(write):
+    lines = objects_of("claude_code_session.jsonl")
+    again = json.loads(json.dumps(lines[-1]))
+    again["message"]["usage"]["output_tokens"] = 99
+    again["timestamp"] = "2026-01-01T00:00:02Z"
+
+    trace = load_trace(write(as_jsonl([*lines, again])))
+
+    assert trace.output_len.tolist() == [34, 99]
+    assert trace.session.tolist() == [0, 1]
+    assert trace.measured.e2el[1] == pytest.approx(2 - 0.1266)
+
+
+def test_an_answer_was_asked_for_by_the_line_that_it_follows(write):
+    def line(kind, second, uuid, parent, name=None):
+        usage = {"input_tokens": 10, "output_tokens": 3}
+        message = {"id": name, "usage": usage} if name else {"role": "user"}
+        time = f"2026-01-01T00:00:{second:02d}Z"
+        row = {"type": kind, "timestamp": time, "sessionId": "s", "message": message}
+        return row | {"uuid": uuid, "parentUuid": parent}
+
+    rows = [
+        line("user", 0, "a", None),
+        line("user", 1, "b", "a"),  # beside it, of another agent
+        line("assistant", 5, "c", "a", "m0"),
+        line("assistant", 6, "d", "b", "m1"),
+        line("assistant", 7, "e", "c", "m0"),
+    ]
+
+    trace = load_trace(write(as_jsonl(rows)))
+
+    assert trace.arrival_time.tolist() == [0, 1]
+    assert trace.measured.e2el.tolist() == [7, 5]
+
+
+def test_cached_parts_of_a_prompt_are_parts_of_it(write):
+    langfuse = objects_of("langfuse_observations.jsonl")[:1]
+    langfuse[0]["usage_details"] |= {"input_cached_tokens": 1000, "output_reasoning_tokens": 6}
+    bedrock = objects_of("bedrock.jsonl")[:1]
+    bedrock[0]["input"]["cacheReadInputTokenCount"] = 1000
+
+    assert load_trace(write(as_jsonl(langfuse))).prompt_len.tolist() == [1118]
+    assert load_trace(write(as_jsonl(langfuse))).output_len.tolist() == [40]
+    assert load_trace(write(as_jsonl(bedrock))).prompt_len.tolist() == [1118]
+
+
+def test_langfuse_is_read_as_the_api_and_as_tables_have_it(write, tmp_path):
+    rows = objects_of("langfuse_observations.jsonl")
+    expected = load_trace(SAMPLES / "langfuse_observations.jsonl")
+    renamed = {
+        "trace_id": "traceId",
+        "start_time": "startTime",
+        "end_time": "endTime",
+        "completion_start_time": "completionStartTime",
+        "usage_details": "usageDetails",
+        "session_id": "sessionId",
+        "user_id": "userId",
+    }
+    api = [{renamed.get(key, key): value for key, value in row.items()} for row in rows]
+    flat = [row | {"usage_details": json.dumps(row["usage_details"])} for row in rows]
+    table = pa.Table.from_pylist(flat)
+    pa.parquet.write_table(table, tmp_path / "observations.parquet")
+    pa.csv.write_csv(table, tmp_path / "observations.csv")
+
+    for path in (
+        write(as_jsonl(api)),
+        tmp_path / "observations.parquet",
+        tmp_path / "observations.csv",
+    ):
+        trace = load_trace(path)
+        assert trace.origin.reader == "langfuse"
+        assert trace.sha256 == expected.sha256
+        assert trace.measured.ttft.tolist() == expected.measured.ttft.tolist()
+
+
+def test_failed_and_other_records_are_left_out_and_counted(write):
+    langfuse = objects_of("langfuse_observations.jsonl")
+    langfuse[0]["type"] = "SPAN"
+    langfuse[1]["level"] = "ERROR"
+    kong = objects_of("kong_ai.jsonl")
+    kong[0]["response"]["status"] = 502
+    bedrock = objects_of("bedrock.jsonl")
+    bedrock[0]["errorCode"] = "ThrottlingException"
+    dynamo = objects_of("dynamo_request_end.jsonl")
+    dynamo[0]["event_type"] = "tool_call"
+    for rows, dropped in (
+        (langfuse, {"observation that is no generation": 1, "failed generation": 1}),
+        (kong, {"failed request (status 4xx or 5xx)": 1}),
+        (bedrock, {"failed request": 1}),
+        (dynamo, {"event that is no finished request": 1}),
+    ):
+        assert load_trace(write(as_jsonl(rows))).origin.dropped == dropped
+
+
+def test_hashes_of_dynamo_are_of_the_blocks_that_it_says(write):
+    rows = objects_of("dynamo_request_end.jsonl")
+    rows[0]["request"]["replay"]["input_sequence_hashes"] = [2**64 - 1, 2**63]
+
+    trace = load_trace(write(as_jsonl(rows)))
+
+    assert trace.block_hashes.block_size == 64
+    assert trace.block_hashes[0].tolist() == [-1, -(2**63)]
+    assert trace.block_hashes.num_blocks.tolist() == [2, 2, 0]  # 885 tokens are no two blocks
+    assert "requests whose hashes do not fit their prompt, left out: 1" in trace.origin.notes
+
+
+def test_columns_within_others_are_named_with_dots(write, tmp_path):
+    rows = [
+        {
+            "at": {"unix_ms": 1000 * number, "zone": "UTC"},
+            "usage": json.dumps({"in": 10 + number}),
+            "result": {"tokens.out": 3, "timing": {"first_ms": 50.0, "parts": [1, 2]}},
+        }
+        for number in range(3)
+    ]
+    columns = {
+        "arrival_time": "at.unix_ms",
+        "prompt_len": "usage.in",
+        "output_len": "result.tokens.out",
+        "ttft": "result.timing.first_ms",
+        "turn": "result.timing.parts.-1",
+    }
+
+    for content in (as_jsonl(rows), json.dumps(rows, indent=1), as_jsonl(rows) + "\n{"):
+        trace = load_trace(write(content), columns=columns)
+        assert trace.arrival_time.tolist() == [0, 1, 2]
+        assert trace.prompt_len.tolist() == [10, 11, 12]
+        assert trace.output_len.tolist() == [3, 3, 3]
+        assert trace.measured.ttft == pytest.approx(0.05)
+        assert trace.turn.tolist() == [2, 2, 2]
+
+    pa.parquet.write_table(
+        pa.Table.from_pylist([{**row, "usage": {"in": 10}} for row in rows]), tmp_path / "nested"
+    )
+    del columns["turn"], columns["output_len"]
+    trace = load_trace(tmp_path / "nested", columns={**columns, "output_len": "usage.in"})
+    assert trace.arrival_time.tolist() == [0, 1, 2]
+    assert trace.output_len.tolist() == [10, 10, 10]
+
+
+def test_names_that_are_proposed_can_be_used(write):
+    rows = [{"when": second, "n": {"in": 7, "out": {"all": 2}}} for second in range(3)]
+    path = write(as_jsonl(rows))
+
+    message = refusal(path)
+
+    assert "when, n.in, n.out.all" in message
+    assert "--columns arrival_time=NAME,prompt_len=NAME,output_len=NAME" in message
+    named = {"arrival_time": "when", "prompt_len": "n.in", "output_len": "n.out.all"}
+    assert load_trace(path, columns=named).prompt_len.tolist() == [7, 7, 7]
+    with pytest.raises(TraceError, match=r"no column 'n\.on' for prompt_len. Did you mean 'n\.in'"):
+        load_trace(path, columns=named | {"prompt_len": "n.on"})
+
+
 def test_columns_make_any_of_them_a_plain_table():
     columns = {"arrival_time": "endTime", "prompt_len": "spend", "output_len": "total_tokens"}
 
@@ -349,6 +598,16 @@ AIPERF = "aiperf_profile_export.jsonl"
 BENCH = "vllm_bench_serve.json"
 STATISTICS = lines_of("vllm_0.10.log")[6]
 NO_COUNTS = '10.0.0.7 - - [30/Nov/2026:10:00:02 +0000] "POST /v1/x HTTP/1.1" 200 512 "-" "curl/8"'
+PROMETHEUS = """# HELP vllm:time_to_first_token_seconds Histogram of time to first token.
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{le="0.1",model_name="m"} 7.0
+"""
+TGI = (
+    "2026-01-01T00:00:00.5Z  INFO generate{parameters=GenerateParameters { best_of: None }} "
+    'text_generation_router::server: router/src/server.rs:457: Success total_time="1.9s" '
+    'queue_time="1ms" inference_time="1.8s" time_per_token="18ms" seed="None"'
+)
+SGLANG = "[2026-01-01 00:00:00] Receive: obj=GenerateReqInput(rid='r0', stream=True)"
 UVICORN = 'INFO:     127.0.0.1:40514 - "POST /v1/chat/completions HTTP/1.1" 200 OK'
 
 
@@ -376,6 +635,10 @@ UVICORN = 'INFO:     127.0.0.1:40514 - "POST /v1/chat/completions HTTP/1.1" 200 
             ["without prompt_tokens", "--processor"],
         ),
         (without(BENCH, "start_times"), ["without start_times", "2026"]),
+        (
+            as_jsonl([{**objects_of(BENCH)[0], "total_output_tokens_retokenized": 5}] * 2),
+            ["sglang.bench_serving", "no start times", "--export-metrics-to-file"],
+        ),
         (without(BENCH, "input_lens"), ["without input_lens", "--save-detailed"]),
         (as_jsonl(objects_of(BENCH) * 2), ["several `vllm bench serve` results"]),
         (without("litellm_spend_logs.jsonl", "completion_tokens"), ["summarize=false"]),
@@ -391,6 +654,58 @@ UVICORN = 'INFO:     127.0.0.1:40514 - "POST /v1/chat/completions HTTP/1.1" 200 
         ),
         (without("otel_flat.jsonl", "attributes"), ["none of which has gen_ai.usage"]),
         (without("otel_flat.jsonl", "start_time"), ["without a start", "startTimeUnixNano"]),
+        (without("sglang_requests.jsonl", "out"), ["SGLang log without out.meta_info"]),
+        (without("kong_ai.jsonl", "ai", "proxy", "usage", "prompt_tokens"), ["log_statistics"]),
+        (PROMETHEUS, ["Prometheus", "totals, not requests"]),
+        ("# a comment\n" + PROMETHEUS, ["totals, not requests"]),
+        (
+            json.dumps({"status": "success", "data": {"resultType": "matrix", "result": []}}),
+            ["Prometheus API", "totals, not requests"],
+        ),
+        (
+            json.dumps({"metric": "http_req_duration", "type": "Point", "data": {"value": 1.5}}),
+            ["k6", "counts no tokens"],
+        ),
+        ("metric_name,timestamp,metric_value,check\nhttp_reqs,1767225600,1,\n", ["k6"]),
+        (
+            json.dumps(
+                {"metrics": {"http_req_duration": {"avg": 1}, "iterations": {"count": 5}}}, indent=1
+            ),
+            ["k6", "totals, not requests"],
+        ),
+        (
+            '"Type","Name","Request Count","Failure Count","Median Response Time"\nPOST,/v1,5,0,9',
+            ["Locust", "totals, not requests"],
+        ),
+        (
+            "Type,Name,Request Count,Failure Count,Median Response Time\nPOST,/v1,5,0,9",
+            ["Locust", "totals, not requests"],
+        ),
+        ("Timestamp,User Count,Type,Name,Requests/s\n1767225600,5,,Aggregated,1", ["Locust"]),
+        (
+            json.dumps(
+                [
+                    {
+                        "name": "/v1",
+                        "num_none_requests": 0,
+                        "total_response_time": 9,
+                        "num_reqs_per_sec": {"1767225600": 3},
+                    }
+                ]
+            ),
+            ["Locust", "totals, not requests"],
+        ),
+        (TGI, ["Text Generation Inference", "how long prompts were"]),
+        (SGLANG, ["SGLang", "--log-requests-format json", "--export-metrics-to-file"]),
+        (
+            "[2026-01-01 00:00:00 TP0] Decode batch. #running-req: 5, #token: 900, cuda graph: 1",
+            ["SGLang", "batches, not requests"],
+        ),
+        (
+            "[TensorRT-LLM][INFO] Engine version found in the config file",
+            ["TensorRT-LLM", "holds no requests"],
+        ),
+        ("[2026-01-01] something else\n[2026-01-02] goes on", ["no log that is known"]),
         ("\n".join([NO_COUNTS] * 3), ["access log without token counts", "completion_tokens="]),
         ("\n".join([UVICORN] * 3), ["access log without token counts", "completion_tokens="]),
         (

@@ -19,6 +19,11 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 """
 PLAIN = "arrival_time,prompt_len,output_len\n10,100,7\n10.5,200,8\n12,300,9\n"
 HEADER = "arrival_time,prompt_len,output_len\n"
+ASSUMED = "arrival_time taken as seconds, since nothing in the file says; --unit says otherwise"
+AS_MOONCAKE = (
+    "times taken as s, since in ms, as in Mooncake traces, 1,000 requests would come in a second; "
+    "--unit says otherwise"
+)
 
 
 @pytest.fixture
@@ -121,7 +126,7 @@ def test_one_table_in_many_spellings(write, content):
 
     assert rows(trace) == PLAIN_ROWS
     assert trace.origin.dropped == {}
-    assert trace.origin.notes == ()
+    assert trace.origin.notes in ((ASSUMED,), (AS_MOONCAKE,))
 
 
 @pytest.mark.parametrize("arrivals", ["float", "timestamp", "date string", "decimal"])
@@ -187,7 +192,11 @@ def test_columns_are_mapped_by_the_user(write):
     assert trace.priority.tolist() == [2, 0, -1]
     assert trace.max_tokens[[0, 2]].tolist() == [50, 70]
     assert trace.deadline.tolist() == [8, np.inf, 11]
-    assert trace.origin.notes == ("requests without max_tokens: 1", "requests without deadline: 1")
+    assert trace.origin.notes == (
+        "requests without max_tokens: 1",
+        "requests without deadline: 1",
+        ASSUMED,
+    )
 
 
 def test_client_numbers_stay_and_missing_ones_are_minus_one(write):
@@ -259,11 +268,11 @@ def test_rows_out_of_order_are_sorted_stably_with_a_note(write):
     trace = load_trace(write(HEADER + "5,1,1\n3,2,1\n5,3,1\n3,4,1\n"))
 
     assert rows(trace) == [(0, 2, 1), (0, 4, 1), (2, 1, 1), (2, 3, 1)]
-    assert trace.origin.notes == ("rows out of order, now sorted by arrival time: 2",)
+    assert trace.origin.notes == ("rows out of order, now sorted by arrival time: 2", ASSUMED)
 
 
 def test_broken_json_lines_cost_their_rows_only(write):
-    good = '{"timestamp": %d, "input_length": 1, "output_length": 1}\n'
+    good = '{"arrival_time": %d, "input_length": 1, "output_length": 1}\n'
     text = good % 1 + '{"timestamp": 2, "inp\n[1, 2]\n' + "[" * 100_000 + "\n" + good % 3
 
     trace = load_trace(write(text))
@@ -316,7 +325,7 @@ def test_the_first_requests_of_a_file(write):
     trace = load_trace(write(PLAIN), num_requests=2)
 
     assert rows(trace) == PLAIN_ROWS[:2]
-    assert trace.origin.notes == ("the first 2 of 3 requests",)
+    assert trace.origin.notes == (ASSUMED, "the first 2 of 3 requests")
 
 
 PARQUET = pa.BufferOutputStream()
@@ -340,12 +349,13 @@ pa.parquet.write_table(
         ("1,2,3\n4,5,6\n", "--columns"),
         ("arrival_time,prompt_len\n1,2\n", "--columns output_len=NAME"),
         ("ts,prompt_len,output_len,prompt_len\n1,2,3,4\n", "more than one column named"),
-        ("a" * 100_000, "--columns"),
+        ("a" * 100_000, "no table with a header"),
         ('"' * 100_001, "trace.dat"),
         (PLAIN.encode("utf-16"), "save it as"),
         (PLAIN.encode() + b"\xff\xfe", "not UTF-8"),
         (PLAIN.encode() + b"\0", "is binary"),
-        ("[" + '{"timestamp": 1}' + "]", "JSON array"),
+        ("[" + '{"timestamp": 1}' + "]", "no column known as prompt_len"),
+        ("[1, 2]", "--columns"),
         ('{"timestamp": 1\n', "no line is a JSON object"),
         ("{}\n", "no line is a JSON object"),
         (gzip.compress(PLAIN.encode(), mtime=0)[:-12], "damaged gzip"),
@@ -409,8 +419,9 @@ def test_times_that_a_log_has_batched_are_noted(write):
     assert load_trace(write(batched)).origin.notes == (
         "the requests arrive at only 40 different times, mostly 3 s apart: shorter gaps are not "
         "known",
+        ASSUMED,
     )
-    assert load_trace(write(plain)).origin.notes == ()
+    assert load_trace(write(plain)).origin.notes == (ASSUMED,)
 
 
 def test_duplicated_rows_are_requests_of_their_own(write):
@@ -441,7 +452,7 @@ def test_broken_lines_of_a_large_jsonl_file_cost_their_rows_only(write, monkeypa
 
 
 def test_two_objects_in_a_line_are_one_broken_line(write):
-    good = '{"timestamp": %d, "input_length": 1, "output_length": 1}'
+    good = '{"arrival_time": %d, "input_length": 1, "output_length": 1}'
     text = f"{good % 0}\n{good % 1} {good % 2}\n{good % 3}\n"
 
     trace = load_trace(write(text))

@@ -184,7 +184,11 @@ def limits(document: Document) -> list[str]:
             lines.append(f"the log says nothing of {_LABELS[name]}")
     lines.append("the simulated server is idle when a log begins; a real one may not have been")
     for log in logs:
-        notes = [note for note in log["notes"] if "measured" in note or "whole" in note]
+        notes = [
+            note
+            for note in log["notes"]
+            if "measured" in note or "whole" in note or "taken" in note
+        ]
         lines += [f"{log['source']}: {note}" for note in [*notes, *log["notes"]] if note in notes]
     return list(dict.fromkeys(lines))
 

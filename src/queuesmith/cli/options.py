@@ -23,17 +23,22 @@ class TrafficOptions:
     Attributes
     ----------
     columns
-        Which column holds what: arrival_time=ts,prompt_len=in,output_len=out. Also client, session,
-        priority, max_tokens and deadline, and for `queuesmith check` ttft, tpot, e2el and
-        queued_time. Usual names need no mapping.
+        Which column holds what: arrival_time=ts,prompt_len=usage.input_tokens,output_len=out, with
+        dots for keys within others. Also client, session, priority, max_tokens and deadline, and
+        for `queuesmith check` ttft, tpot, e2el and queued_time. Usual names need no mapping.
     unit
-        Of numeric times: s, ms, us or ns.
+        Of numeric times and latencies whose name has no unit such as _ms: s, ms, us or ns; or of
+        single columns: arrival_time=us,ttft=ms.
+    hash_block_size
+        Tokens in each hashed block of a prompt, if the file's numbers do not tell; 0 leaves hashes
+        out.
     num_requests
         How many to draw from a model (NAME@model), or the first so many of a file.
     """
 
     columns: str | None = None
     unit: str | None = None
+    hash_block_size: int | None = None
     num_requests: int | None = None
 
 
@@ -82,6 +87,7 @@ def load(source: str, traffic: TrafficOptions, seed: int) -> "Trace":
         source,
         columns=None if traffic.columns is None else parse_pairs("--columns", traffic.columns),
         unit=traffic.unit,
+        hash_block_size=traffic.hash_block_size,
         num_requests=traffic.num_requests,
         seed=seed,
     )

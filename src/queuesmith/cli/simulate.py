@@ -102,6 +102,7 @@ def simulate(
     if result.num_truncated:
         notes.append(f"{result.num_truncated} outputs were cut by max_model_len or max_tokens")
     origin = result.trace.origin
+    notes += origin.guesses
     document = {
         "schema": SCHEMA,
         "origin": {"kind": origin.kind, "source": origin.source, "sha256": origin.sha256},

@@ -160,6 +160,7 @@ def import_(
     folder: Path | None = None,
     columns: str | None = None,
     unit: str | None = None,
+    hash_block_size: int | None = None,
     json_: Json = False,
 ) -> None:
     """Copy a file of your own under a name that every command understands.
@@ -175,14 +176,18 @@ def import_(
     columns
         Which column holds what, as for `queuesmith compare`; the copy needs it no longer.
     unit
-        Of numeric times: s, ms, us or ns; the copy needs it no longer.
+        Of numeric times, as for `queuesmith compare`; the copy needs it no longer.
+    hash_block_size
+        Tokens in each hashed block of a prompt; the copy needs it no longer.
     json_
         Print one JSON document instead of text.
     """
     from queuesmith.traces.imported import import_file
 
     pairs = None if columns is None else parse_pairs("--columns", columns)
-    imported = import_file(file, name, folder, columns=pairs, unit=unit)
+    imported = import_file(
+        file, name, folder, columns=pairs, unit=unit, hash_block_size=hash_block_size
+    )
     document = {"schema": "queuesmith.traces.import/1", **imported.record}
     document["path"] = str(imported.path)
     if json_:

@@ -13,6 +13,9 @@ from queuesmith.traces.bailian import is_bailian, read_bailian
 from queuesmith.traces.block_hashes import BlockHashes
 from queuesmith.traces.burstgpt import is_burstgpt, read_burstgpt
 from queuesmith.traces.catalog import catalogue, resolve
+from queuesmith.traces.claude_code import is_claude_code, read_claude_code
+from queuesmith.traces.cleaning import Given
+from queuesmith.traces.format_reader import find_format, read_format
 from queuesmith.traces.guidellm import is_guidellm, read_guidellm
 from queuesmith.traces.litellm import is_litellm, read_litellm
 from queuesmith.traces.mooncake import is_mooncake, read_mooncake
@@ -23,6 +26,7 @@ from queuesmith.traces.servegen import is_servegen
 from queuesmith.traces.source import open_source
 from queuesmith.traces.synthetic import load_model, model_names
 from queuesmith.traces.table import column_names, map_known, read_table
+from queuesmith.traces.totals import refuse_totals
 from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
 from queuesmith.traces.vllm_bench import is_vllm_bench, read_vllm_bench
 from queuesmith.traces.vllm_log import is_vllm_log, read_vllm_log
@@ -45,11 +49,12 @@ _NESTED = (
     (is_vllm_bench, read_vllm_bench),
     (is_aiperf, read_aiperf),
     (is_otel, read_otel),
+    (is_claude_code, read_claude_code),
     (is_openai_usage, read_openai_usage),
 )
 #: Formats that are known by their columns; the first that fits is taken. Bailian has every column
 #: of Mooncake.
-_FORMATS = (
+_TABLES = (
     (is_bailian, read_bailian),
     (is_mooncake, read_mooncake),
     (is_burstgpt, read_burstgpt),
@@ -62,6 +67,7 @@ def load_trace(
     *,
     columns: Mapping[str, str] | None = None,
     unit: str | None = None,
+    hash_block_size: int | None = None,
     num_requests: int | None = None,
     seed: int = 0,
 ) -> Trace:
@@ -79,11 +85,18 @@ def load_trace(
         A file, a name of the catalogue whose file is at hand, or ``NAME@model`` for one of the
         models in the package (``MY.toml@model`` for one of your own).
     columns : mapping of str to str, optional
-        Our column name to the file's, such as ``{"arrival_time": "ts"}``; well-known names need
-        none. Makes any file a plain table. Only for files.
-    unit : {"s", "ms", "us", "ns"}, optional
-        Of arrival times that are plain numbers; when left out, the format's own, or seconds. Only
-        for files.
+        Our column name to the file's, such as ``{"arrival_time": "ts"}``, with dots for keys within
+        others, such as ``{"prompt_len": "usage.input_tokens"}``; well-known names need none. Makes
+        any file a plain table. Only for files.
+    unit : str, optional
+        Of times and latencies that are plain numbers and whose field's name ends with no unit: one
+        of ``s``, ``ms``, ``us``, ``ns``, or of single columns as in ``"arrival_time=us,ttft=ms"``.
+        When left out, times since 1970 are known by their size, and the rest is as the format has
+        it, or in seconds, with a note. Only for files.
+    hash_block_size : int, optional
+        Tokens in each block of a prompt that the file has a hash of; 0 leaves the hashes out. When
+        left out, the format's own, unless prompts and numbers of hashes tell another. Only for
+        files.
     num_requests : int, optional
         How many to draw from a model, 10,000 when left out; of a file, the first so many.
     seed : int
@@ -108,14 +121,19 @@ def load_trace(
     >>> load_trace("azure_2023_conv@model", num_requests=3, seed=1).origin.kind
     'modelled'
     """
+    if hash_block_size is not None and not 0 <= hash_block_size <= MAX_TOKENS:
+        raise ConfigError(
+            f"hash_block_size must be from 1 to {MAX_TOKENS:,} tokens, or 0 to leave hashes out; "
+            f"got {hash_block_size}"
+        )
     if num_requests is not None and not 1 <= num_requests <= MAX_REQUESTS:
         raise ConfigError(f"num_requests must be from 1 to {MAX_REQUESTS:,}, got {num_requests}")
     text = str(source)
     there = os.path.exists(source)  # unlike Path.exists, False for a path no system could hold
     if (text.endswith(_MODEL) and not there) or text.endswith(_OWN_MODEL):
-        if columns or unit:
+        if columns or unit or hash_block_size is not None:
             raise ConfigError(
-                f"{text} is a model, which has no columns and no unit; leave them out"
+                f"{text} is a model, which has no columns, no unit and no hashes; leave them out"
             )
         model = load_model(text.removesuffix(_MODEL))
         return model.sample(10_000 if num_requests is None else num_requests, seed)
@@ -132,33 +150,42 @@ def load_trace(
             f"{path.name} holds statistics of ServeGen, not requests; draw requests from a model: "
             f"{', '.join(models)}"
         )
-    trace = _read_file(path, columns, unit)
+    trace = _read_file(path, columns, Given(unit, hash_block_size))
+    if hash_block_size and trace.block_hashes is None:
+        raise ConfigError(
+            f"{path.name} has no hashes of prompt blocks; leave --hash-block-size out"
+        )
     if num_requests is not None and num_requests < len(trace):
         note = f"the first {num_requests:,} of {len(trace):,} requests"
         trace = trace.take(slice(0, num_requests)).with_origin(notes=(*trace.origin.notes, note))
     return trace
 
 
-def _read_file(path: Path, columns: Mapping[str, str] | None, unit: str | None) -> Trace:
+def _read_file(path: Path, columns: Mapping[str, str] | None, given: Given) -> Trace:
     opened = open_source(path)
     if columns:
-        return read_table(opened, columns=columns, unit=unit)
+        return read_table(opened, columns=columns, given=given)
+    refuse_totals(opened)
     for is_log, read_log in _LOGS:
         if is_log(opened):
-            return read_log(opened, unit)
+            return read_log(opened, given)
     records = Records.peek(opened)
+    form = find_format(records, [] if records.head else column_names(opened))
+    if form is not None:
+        names = [] if records.head else column_names(opened)
+        return read_format(form, records, names, given)
     for is_nested, read_nested in _NESTED:
         if is_nested(records):
-            return read_nested(records, unit)
+            return read_nested(records, given)
     names = column_names(opened)
     if len(map_known(names, {"window": "window_id", "rate": "lambda_ref"})) == 2:
         raise NotOneTrace(
             f"{path.name} holds windows, each on its own clock, and not one trace; "
             "queuesmith.window_tables.read_windows reads it"
         )
-    for is_format, read_format in _FORMATS:
-        if is_format(names):
-            return read_format(opened, names, unit)
+    for is_table, read_columns in _TABLES:
+        if is_table(names):
+            return read_columns(opened, names, given)
     if is_litellm(names):
-        return read_litellm(opened, records, names, unit)
-    return read_table(opened, unit=unit)
+        return read_litellm(opened, records, names, given)
+    return read_table(opened, given=given)

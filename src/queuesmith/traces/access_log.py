@@ -26,9 +26,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from queuesmith.errors import TraceError
-from queuesmith.traces.records import UNREADABLE, build_from_rows, first_known
+from queuesmith.traces.cleaning import Given
+from queuesmith.traces.records import UNREADABLE, Durations, build_from_rows, first_known, seconds
 from queuesmith.traces.source import Source
 from queuesmith.traces.table import KNOWN_NAMES
+from queuesmith.traces.time_units import unit_of, without_unit
 from queuesmith.traces.trace import Trace
 
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -41,8 +43,8 @@ _PAIR = re.compile(rf"(?<![\w.-])([A-Za-z_][\w.-]*+)=({_QUOTED}|[^\s\",;]+)")
 _CLF_TIME = re.compile(r"(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d:\d\d:\d\d(?:\.\d+)?) ([+-]\d{4})")
 _UVICORN = re.compile(r'(?:\(.*\) )?INFO:\s+\S+:\d+ - "[A-Z]+ \S+ HTTP/[\d.]+" \d{3}')
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-#: Names of durations, with how many make a second.
-_DURATIONS = {"request_time": 1, "rt": 1, "request_time_ms": 1e3, "duration_ms": 1e3}
+#: Names of how long a request took, which a unit may end, and a duration's must.
+_LASTED = ("request_time", "rt", "duration")
 _NUM_SNIFFED = 20
 
 _HOW = "let the server add prompt_tokens=... completion_tokens=... to each line"
@@ -63,7 +65,7 @@ def is_access_log(source: Source) -> bool:
     return 2 * fits > len(lines)
 
 
-def read_access_log(source: Source, unit: str | None = None) -> Trace:
+def read_access_log(source: Source, given: Given) -> Trace:
     """Read the lines that have token counts; the rest is left out and counted.
 
     Raises
@@ -72,7 +74,8 @@ def read_access_log(source: Source, unit: str | None = None) -> Trace:
         If no line has token counts, or none can be used.
     """
     lines = source.data.decode("utf-8", "replace").splitlines()
-    rows = [_row(line) for line in lines if line.strip()]
+    durations = Durations()
+    rows = [_row(line, durations) for line in lines if line.strip()]
     found = [row for row in rows if not isinstance(row, str)]
     if not found:
         raise TraceError(
@@ -89,10 +92,19 @@ def read_access_log(source: Source, unit: str | None = None) -> Trace:
             f"requests taken to have arrived when their line says: {len(found) - timed:,}; nginx "
             "writes when the answer is complete, so add request_time=$request_time msec=$msec",
         )
-    return build_from_rows(rows, source, reader="access_log", unit=unit, lacks=_LACKS, notes=notes)
+    return build_from_rows(
+        rows,
+        source,
+        reader="access_log",
+        given=given,
+        lacks=_LACKS,
+        unsure=durations.unsure,
+        own_unit="s",
+        notes=notes,
+    )
 
 
-def _row(line: str) -> dict[str, Any] | str:
+def _row(line: str, durations: Durations) -> dict[str, Any] | str:
     fields = _LINE.match(line)
     if not fields:
         return UNREADABLE
@@ -109,9 +121,13 @@ def _row(line: str) -> dict[str, Any] | str:
         ended = _seconds(fields["time"])
     lasted = next(
         (
-            took / per_second
-            for name, per_second in _DURATIONS.items()
-            if (took := _number(values.get(name))) is not None and took >= 0
+            took
+            for known in _LASTED
+            for name, value in values.items()
+            if known in (name, without_unit(name))
+            and name != "duration"
+            and (took := seconds(value, unit_of(name) or "s")) is not None
+            and took >= 0
         ),
         None,
     )
@@ -124,7 +140,8 @@ def _row(line: str) -> dict[str, Any] | str:
         "session": first_known(values, KNOWN_NAMES["session"]),
         "max_tokens": first_known(values, KNOWN_NAMES["max_tokens"]),
         "timed": lasted is not None,
-        "e2el": lasted,
+        **durations.find(values),
+        **({} if lasted is None else {"e2el": lasted}),
     }
 
 

@@ -15,6 +15,7 @@ https://docs.nvidia.com/aiperf/tutorials/metrics-analysis/working-with-profile-e
 from collections.abc import Iterator
 from typing import Any
 
+from queuesmith.traces.cleaning import Given
 from queuesmith.traces.records import (
     LOAD_GENERATOR,
     UNREADABLE,
@@ -48,7 +49,7 @@ def is_aiperf(records: Records) -> bool:
     )
 
 
-def read_aiperf(records: Records, unit: str | None = None) -> Trace:
+def read_aiperf(records: Records, given: Given) -> Trace:
     """Read an AIPerf export; warm-up and failed requests are left out.
 
     Raises
@@ -60,7 +61,8 @@ def read_aiperf(records: Records, unit: str | None = None) -> Trace:
         _rows(records),
         records.source,
         reader="aiperf",
-        unit=unit or "ns",
+        given=given,
+        units={"arrival_time": "ns"},
         lacks=_LACKS,
         notes=(LOAD_GENERATOR,),
     )

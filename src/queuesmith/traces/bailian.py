@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from queuesmith.traces.cleaning import build_trace
+from queuesmith.traces.cleaning import Given, build_trace
 from queuesmith.traces.source import Source
 from queuesmith.traces.table import map_known, read_columns
 from queuesmith.traces.trace import Trace
@@ -38,7 +38,7 @@ def is_bailian(names: list[str]) -> bool:
     return len(map_known(names, _NEEDED)) == len(_NEEDED)
 
 
-def read_bailian(source: Source, names: list[str], unit: str | None = None) -> Trace:
+def read_bailian(source: Source, names: list[str], given: Given) -> Trace:
     """Read a Bailian trace.
 
     A parent that is not in the file still binds its chats together. Chats without a number, or
@@ -59,7 +59,8 @@ def read_bailian(source: Source, names: list[str], unit: str | None = None) -> T
         columns,
         source,
         reader="bailian",
-        unit=unit,
+        given=given,
+        own_unit="s",
         block_size=BLOCK_SIZE if "block_hashes" in columns else None,
         unreadable=unreadable,
         notes=(f"rows whose session is unknown: {alone:,}",) if alone else (),

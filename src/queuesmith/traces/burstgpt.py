@@ -13,7 +13,7 @@ https://github.com/HPMLL/BurstGPT, CC-BY-4.0.
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queuesmith.traces.cleaning import build_trace
+from queuesmith.traces.cleaning import Given, build_trace
 from queuesmith.traces.source import Source
 from queuesmith.traces.table import map_known, read_columns
 from queuesmith.traces.trace import Trace
@@ -33,7 +33,7 @@ def is_burstgpt(names: list[str]) -> bool:
     return len(map_known(names, _NEEDED)) == len(_NEEDED)
 
 
-def read_burstgpt(source: Source, names: list[str], unit: str | None = None) -> Trace:
+def read_burstgpt(source: Source, names: list[str], given: Given) -> Trace:
     """Read a BurstGPT file; rows of several models or logs stay together, with a note.
 
     Raises
@@ -50,7 +50,8 @@ def read_burstgpt(source: Source, names: list[str], unit: str | None = None) -> 
         columns,
         source,
         reader="burstgpt",
-        unit=unit,
+        given=given,
+        own_unit="s",
         unreadable=unreadable,
         notes=tuple(notes),
     )

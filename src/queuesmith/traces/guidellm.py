@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from queuesmith.errors import TraceError
+from queuesmith.traces.cleaning import Given
 from queuesmith.traces.records import (
     LOAD_GENERATOR,
     Records,
@@ -46,7 +47,7 @@ def is_guidellm(records: Records) -> bool:
     )
 
 
-def read_guidellm(records: Records, unit: str | None = None) -> Trace:
+def read_guidellm(records: Records, given: Given) -> Trace:
     """Read the successful requests of a report, of all of its benchmarks one after another.
 
     Raises
@@ -74,7 +75,13 @@ def read_guidellm(records: Records, unit: str | None = None) -> Trace:
             "without --sample-requests",
         )
     return build_from_rows(
-        _rows(benchmarks), records.source, reader="guidellm", unit=unit, lacks=_LACKS, notes=notes
+        _rows(benchmarks),
+        records.source,
+        reader="guidellm",
+        given=given,
+        lacks=_LACKS,
+        own_unit="s",
+        notes=notes,
     )
 
 

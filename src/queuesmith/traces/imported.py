@@ -18,6 +18,8 @@ from queuesmith.traces.catalog import (
     hash_file,
     traces_folder,
 )
+from queuesmith.traces.clocks import CLOCKED, LASTING
+from queuesmith.traces.table import HASH_BLOCK_SIZE
 
 _COLUMNS = (
     "arrival_time",
@@ -41,12 +43,13 @@ def import_file(
     *,
     columns: Mapping[str, str] | None = None,
     unit: str | None = None,
+    hash_block_size: int | None = None,
 ) -> Imported:
     """Copy a trace file under a name that every command understands.
 
-    A file that can be read as it is, is copied byte for byte. One that needs `columns` or `unit`
-    is stored as Parquet under our column names, so that it needs them no longer; rows that cannot
-    be used are left out then, and counted in the record.
+    A file that can be read as it is, is copied byte for byte. One that needs an option is stored
+    as Parquet under our column names, so that it needs it no longer; rows that cannot be used are
+    left out then, and counted in the record.
 
     Parameters
     ----------
@@ -55,7 +58,7 @@ def import_file(
         Small letters, digits, ``-`` and ``_``; not one of the catalogue's.
     folder : Path, optional
         Of traces: `queuesmith.traces.catalog.traces_folder` when left out.
-    columns, unit
+    columns, unit, hash_block_size
         As for `queuesmith.load_trace`.
 
     Raises
@@ -66,7 +69,7 @@ def import_file(
         If the file is no trace, or the copy cannot be written.
     """
     check_name(name)
-    trace = load_trace(path, columns=columns, unit=unit)
+    trace = load_trace(path, columns=columns, unit=unit, hash_block_size=hash_block_size)
     there = find_imported(name)
     if there is not None:
         if there.record.get("origin_sha256") == trace.origin.sha256:
@@ -79,7 +82,7 @@ def import_file(
     try:
         part.mkdir(parents=True)
         copy = part / path.name
-        if columns or unit:
+        if columns or unit or hash_block_size is not None:
             copy = copy.with_suffix(".parquet")
             _write_parquet(trace, copy)
         else:
@@ -92,6 +95,7 @@ def import_file(
             "origin_sha256": trace.origin.sha256,
             "columns": dict(columns or {}),
             "unit": unit,
+            "hash_block_size": hash_block_size,
             "num_requests": len(trace),
             "dropped": dict(trace.origin.dropped),
             "imported": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -115,5 +119,16 @@ def _write_parquet(trace: Trace, path: Path) -> None:
     columns = {name: getattr(trace, name) for name in _COLUMNS}
     if trace.measured is not None:
         columns |= {name: getattr(trace.measured, name) for name in trace.measured.known}
-    table = pa.table({name: values for name, values in columns.items() if values is not None})
+    table = pa.table(
+        {
+            f"{name}_s" if name in (*CLOCKED, *LASTING) else name: values
+            for name, values in columns.items()
+            if values is not None
+        }
+    )
+    blocks = trace.block_hashes
+    if blocks is not None:
+        lists = pa.LargeListArray.from_arrays(blocks.offsets, blocks.hashes)
+        table = table.append_column("block_hashes", lists)
+        table = table.replace_schema_metadata({HASH_BLOCK_SIZE: str(blocks.block_size)})
     parquet.write_table(table, path, compression="zstd")

@@ -1,6 +1,7 @@
 """Columns of a JSONL file: all lines at once where they are sound, else line by line."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -11,6 +12,9 @@ import pyarrow.json
 
 #: Rows that are asked for their keys and types, which may come and go.
 _NUM_ROWS_FOR_NAMES = 100
+#: Objects within objects that names are listed of.
+_DEEPEST = 8
+_PLACE = re.compile(r"-?\d{1,9}")
 #: Bytes that are read at once.
 _BLOCK = 1 << 24
 
@@ -18,6 +22,60 @@ _BLOCK = 1 << 24
 def jsonl_names(data: bytes) -> list[str]:
     """List the keys of the first lines, in order of appearance; empty when there are none."""
     return list({name: None for row in _first_rows(data) for name in row})
+
+
+def dotted_names(data: bytes) -> list[str]:
+    """List the keys of the first lines that hold no object, those within others with dots."""
+    return list({name: None for row in _first_rows(data) for name in _leaves(row, "", 0)})
+
+
+def has_name(data: bytes, name: str) -> bool:
+    """Tell whether a key, or a way of keys with dots, leads to a value in the first lines."""
+    return any(pick(row, name) is not None for row in _first_rows(data))
+
+
+def pick(value: Any, name: str) -> Any:
+    """Follow a name with dots into nested objects; None where the way ends.
+
+    A key may have dots of its own, a number is a place in a list, and text that is JSON is read.
+
+    Examples
+    --------
+    >>> row = {"usage": {"input.tokens": 7}, "times": [0.5, 2.0], "request": '{"max": 9}'}
+    >>> [pick(row, name) for name in ("usage.input.tokens", "times.-1", "request.max", "usage.x")]
+    [7, 2.0, 9, None]
+    """
+    if isinstance(value, dict) and name in value:
+        return value[name]
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+        return pick(value, name) if isinstance(value, dict | list) else None
+    if isinstance(value, list):
+        place, _, rest = name.partition(".")
+        if not _PLACE.fullmatch(place) or not -len(value) <= int(place) < len(value):
+            return None
+        return pick(value[int(place)], rest) if rest else value[int(place)]
+    if not isinstance(value, dict):
+        return None
+    dot = name.find(".")
+    while dot >= 0:
+        if name[:dot] in value:
+            found = pick(value[name[:dot]], name[dot + 1 :])
+            if found is not None:
+                return found
+        dot = name.find(".", dot + 1)
+    return None
+
+
+def _leaves(row: dict[str, Any], before: str, depth: int) -> Iterator[str]:
+    for name, value in row.items():
+        if isinstance(value, dict) and value and depth < _DEEPEST:
+            yield from _leaves(value, f"{before}{name}.", depth + 1)
+        else:
+            yield before + name
 
 
 def read_jsonl(data: bytes, wanted: list[str]) -> tuple[dict[str, pa.Array], int]:
@@ -28,7 +86,7 @@ def read_jsonl(data: bytes, wanted: list[str]) -> tuple[dict[str, pa.Array], int
     data : bytes
         UTF-8 text.
     wanted : list of str
-        Keys.
+        Keys, with dots where one lies within another.
 
     Returns
     -------
@@ -40,6 +98,7 @@ def read_jsonl(data: bytes, wanted: list[str]) -> tuple[dict[str, pa.Array], int
     """
     rows = _first_rows(data)
     firsts = {name: [row.get(name) for row in rows] for name in wanted}
+    nested = any("." in name and not any(name in row for row in rows) for name in wanted)
     guesses = [
         {name: _type(values, number) for name, values in firsts.items()}
         for number in (pa.int64(), pa.float64())
@@ -47,7 +106,7 @@ def read_jsonl(data: bytes, wanted: list[str]) -> tuple[dict[str, pa.Array], int
     parts = []
     unreadable = 0
     for block in _blocks(data):
-        columns = _read_at_once(block, guesses)
+        columns = None if nested else _read_at_once(block, guesses)
         if columns is None:
             columns, broken = _read_line_by_line(block, wanted)
             unreadable += broken
@@ -103,7 +162,7 @@ def _read_line_by_line(data: bytes, wanted: list[str]) -> tuple[dict[str, pa.Arr
             unreadable += 1
         else:
             for name in wanted:
-                values[name].append(row.get(name))
+                values[name].append(pick(row, name))
     return {name: _column(values[name]) for name in wanted}, unreadable
 
 
@@ -166,7 +225,7 @@ def _column(values: list[Any]) -> pa.Array:
     """Make an array of values that may differ in type from line to line."""
     kinds = Counter(type(value) for value in values if value is not None)
     if kinds[list] * 2 > kinds.total():
-        return pa.array([_whole_numbers(value) for value in values], pa.list_(pa.int64()))
+        return pa.array([whole_numbers(value) for value in values], pa.list_(pa.int64()))
     if kinds.keys() <= {int, float}:
         try:
             return pa.array(values)
@@ -175,7 +234,8 @@ def _column(values: list[Any]) -> pa.Array:
     return pa.array([as_text(value) for value in values], pa.string())
 
 
-def _whole_numbers(value: Any) -> list[int] | None:
+def whole_numbers(value: Any) -> list[int] | None:
+    """Return a list that holds nothing but whole numbers of 64 bits, None for anything else."""
     if isinstance(value, list) and all(
         type(item) is int and -(2**63) <= item < 2**63 for item in value
     ):

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from queuesmith.traces.cleaning import Given
 from queuesmith.traces.records import UNREADABLE, Records, Row, build_from_rows
 from queuesmith.traces.source import Source
 from queuesmith.traces.table import map_known, normalise, read_columns
@@ -60,9 +61,7 @@ def is_litellm(names: list[str]) -> bool:
     return "starttime" in spelled and not spelled.isdisjoint(_OWN)
 
 
-def read_litellm(
-    source: Source, records: Records, names: list[str], unit: str | None = None
-) -> Trace:
+def read_litellm(source: Source, records: Records, names: list[str], given: Given) -> Trace:
     """Read spend logs; failures, answers out of LiteLLM's cache, and embeddings are left out.
 
     Raises
@@ -72,7 +71,7 @@ def read_litellm(
     """
     there = map_known(names, _COLUMNS)
     raw = _json_rows(records, there) if source.form == "jsonl" else _table_rows(source, there)
-    return build_from_rows(map(_row, raw), source, reader="litellm", unit=unit, lacks=_LACKS)
+    return build_from_rows(map(_row, raw), source, reader="litellm", given=given, lacks=_LACKS)
 
 
 def _row(raw: dict[str, Any] | None) -> Row:

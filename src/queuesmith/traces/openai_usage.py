@@ -22,9 +22,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from queuesmith.errors import TraceError
-from queuesmith.traces.cleaning import REQUIRED
+from queuesmith.traces.cleaning import REQUIRED, Given
 from queuesmith.traces.records import (
     UNREADABLE,
+    Durations,
     Records,
     build_from_rows,
     dig,
@@ -32,6 +33,7 @@ from queuesmith.traces.records import (
     seconds,
 )
 from queuesmith.traces.table import KNOWN_NAMES, normalise
+from queuesmith.traces.time_units import unit_of, without_unit
 from queuesmith.traces.trace import Trace
 
 #: Names of times, those that mean the arrival first.
@@ -65,7 +67,7 @@ def is_openai_usage(records: Records) -> bool:
     )
 
 
-def read_openai_usage(records: Records, unit: str | None = None) -> Trace:
+def read_openai_usage(records: Records, given: Given) -> Trace:
     """Read logged answers; those without usage, such as all but the last part of a stream, go.
 
     Raises
@@ -78,25 +80,31 @@ def read_openai_usage(records: Records, unit: str | None = None) -> Trace:
         raise TraceError(
             f"{name} holds usage totals per time bucket, not requests; log the usage of each answer"
         )
-    rows = list(_rows(records))
+    durations = Durations()
+    rows = list(_rows(records, durations))
     if all(isinstance(row, str) for row in rows):
         raise TraceError(
             f"{name} holds API answers without usage; ask for it with stream_options "
             '{"include_usage": true}, or start vLLM with --enable-force-include-usage'
         )
     # Only that is whole seconds by definition; other times say for themselves what they are.
-    whole = all(isinstance(row, str) or row.pop("is_created") for row in rows)
+    times = {str(row["time_name"]) for row in rows if not isinstance(row, str)}
+    whole = times == {"created"}
+    units = {unit for name in times if (unit := unit_of(name)) is not None}
     return build_from_rows(
         rows,
         records.source,
         reader="openai_usage",
-        unit=unit,
+        given=given,
+        units={"arrival_time": units.pop()} if len(units) == 1 else {},
+        unsure=durations.unsure,
+        own_unit="s" if whole else None,
         lacks=_LACKS,
         notes=("`created` is in whole seconds: shorter gaps are not known",) if whole else (),
     )
 
 
-def _rows(records: Records) -> Iterator[dict[str, Any] | str]:
+def _rows(records: Records, durations: Durations) -> Iterator[dict[str, Any] | str]:
     for record in records:
         if record is None:
             yield UNREADABLE
@@ -106,8 +114,7 @@ def _rows(records: Records) -> Iterator[dict[str, Any] | str]:
             yield "answer or part of one without usage"
             continue
         places = [dig(record, *place) for place in _PLACES]
-        times = ((name, place.get(name)) for name in TIMES for place in places if place)
-        name, time = next(((name, time) for name, time in times if _is_time(time)), ("", None))
+        name, time = _find_time(places)
         prompt = first_known(usage, _PROMPTS)
         cached = [usage.get(name) for name in _CACHED]
         if type(prompt) is int:
@@ -121,9 +128,20 @@ def _rows(records: Records) -> Iterator[dict[str, Any] | str]:
             "max_tokens": first_known(
                 record.get("request"), ("max_completion_tokens", "max_tokens")
             ),
-            "is_created": name == "created",
-            **_latencies(places),
+            "time_name": name,
+            **durations.find(record),
+            **{name: value for name, value in _latencies(places).items() if value is not None},
         }
+
+
+def _find_time(places: list[Any]) -> tuple[str, Any]:
+    """Return the best known field of a time, which its unit may end, and what it holds."""
+    for known in TIMES:
+        for place in places:
+            for name, value in place.items() if isinstance(place, dict) else ():
+                if known in (name, without_unit(name)) and _is_time(value):
+                    return name, value
+    return "", None
 
 
 def _latencies(places: list[Any]) -> dict[str, float | None]:

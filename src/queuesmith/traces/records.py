@@ -6,17 +6,20 @@ out; :func:`build_from_rows` makes the trace.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from queuesmith.errors import TraceError
-from queuesmith.traces.cleaning import MEASURED, OPTIONAL, REQUIRED, UNITS, build_trace
-from queuesmith.traces.jsonl import as_text, json_rows
+from queuesmith.traces.cleaning import MEASURED, OPTIONAL, REQUIRED, Given, build_trace
+from queuesmith.traces.jsonl import as_text, json_rows, whole_numbers
+from queuesmith.traces.measured import LATENCIES
 from queuesmith.traces.source import Source
+from queuesmith.traces.table import KNOWN_NAMES, normalise
+from queuesmith.traces.time_units import UNITS, unit_of, without_unit
 from queuesmith.traces.trace import Trace
 
 #: As `build_trace` calls it.
@@ -24,6 +27,7 @@ UNREADABLE = "row could not be read"
 #: For the origin of every trace that a benchmark tool wrote.
 LOAD_GENERATOR = "arrivals are those of a load generator, not of clients"
 _NUM_HEAD = 100
+_LATENCY_NAMES = {known: name for name in LATENCIES for known in KNOWN_NAMES[name]}
 _PER_SECOND = {**UNITS, "sec": 1, "seconds": 1, "milliseconds": 1_000}
 
 #: One request by our column names, or why a record is none.
@@ -124,13 +128,45 @@ def seconds(value: Any, unit: Any = "s") -> float | None:
         return None
 
 
+@dataclass
+class Durations:
+    """Latencies that records hold under usual names beside what a format defines.
+
+    Attributes
+    ----------
+    unsure : set of str
+        Those of which some field's name tells no unit; such values stay as they are.
+    """
+
+    unsure: set[str] = field(default_factory=set)
+
+    def find(self, row: Any) -> dict[str, float]:
+        """Return a record's latencies by our name, in seconds where their name tells the unit."""
+        found: dict[str, float] = {}
+        for there, value in row.items() if isinstance(row, dict) else ():
+            name = _LATENCY_NAMES.get(normalise(without_unit(there)))
+            if name is None or name in found:
+                continue
+            unit = unit_of(there)
+            number = seconds(value, unit or "s")
+            if number is not None:
+                found[name] = number
+                if unit is None:
+                    self.unsure.add(name)
+        return found
+
+
 def build_from_rows(
     rows: Iterable[Row],
     source: Source,
     *,
     reader: str,
-    unit: str | None,
+    given: Given,
     lacks: Mapping[str, str],
+    units: Mapping[str, str] | None = None,
+    unsure: Container[str] = (),
+    own_unit: str | None = None,
+    block_size: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Trace:
     """Make a trace of what a reader found.
@@ -142,12 +178,14 @@ def build_from_rows(
     source : Source
     reader : str
         For the origin.
-    unit : {"s", "ms", "us", "ns"}, optional
-        Of times that are plain numbers.
+    given : Given
+        What the user says of units and blocks.
     lacks : mapping of str to str
         For each column in `REQUIRED`, what to say after the file's name when no record has it.
-    notes : tuple of str
-        For the origin.
+    units, own_unit, block_size, notes
+        As for `queuesmith.traces.cleaning.build_trace`.
+    unsure : container of str
+        Latencies that are not known to be in seconds.
 
     Raises
     ------
@@ -156,12 +194,14 @@ def build_from_rows(
     """
     dropped: Counter[str] = Counter()
     columns: dict[str, list[str | None]] = {name: [] for name in (*REQUIRED, *OPTIONAL, *MEASURED)}
+    hashes: list[list[int] | None] = []
     for row in rows:
         if isinstance(row, str):
             dropped[row] += 1
             continue
         for name, values in columns.items():
             values.append(as_text(row.get(name)))
+        hashes.append(whole_numbers(row.get("block_hashes")))
     if not columns["arrival_time"]:
         why = ", ".join(f"{reason} ({count:,})" for reason, count in dropped.items())
         raise TraceError(
@@ -171,15 +211,21 @@ def build_from_rows(
     for name in REQUIRED:
         if not any(columns[name]):
             raise TraceError(f"{source.name} {lacks[name]}")
+    arrays = {
+        name: pa.array(values, pa.string())
+        for name, values in columns.items()
+        if name in REQUIRED or any(values)
+    }
+    if any(hashes):
+        arrays["block_hashes"] = pa.array(hashes, pa.list_(pa.int64()))
     trace = build_trace(
-        {
-            name: pa.array(values, pa.string())
-            for name, values in columns.items()
-            if name in REQUIRED or any(values)
-        },
+        arrays,
         source,
         reader=reader,
-        unit=unit,
+        given=given,
+        units={name: "s" for name in LATENCIES if name not in unsure} | dict(units or {}),
+        own_unit=own_unit,
+        block_size=block_size,
         notes=notes,
     )
     return trace.with_origin(dropped={**dropped, **trace.origin.dropped})

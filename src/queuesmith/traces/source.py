@@ -1,6 +1,7 @@
 """The bytes of a trace file: read once, hashed, unpacked, told apart by content."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,7 +29,8 @@ class Source:
         Of the bytes on disk, still packed.
     form : {"csv", "jsonl", "parquet"}
     data : bytes
-        Unpacked; for text, UTF-8 without byte order mark and leading ``#`` comment lines.
+        Unpacked; for text, UTF-8 without byte order mark and leading ``#`` comment lines; a JSON
+        array with one object a line.
     comment : str
         Those comment lines.
     """
@@ -57,11 +59,7 @@ def open_source(path: Path) -> Source:
     text, comment = _split_comment(_check_text(name, data))
     if not text.strip():
         raise TraceError(f"{name} holds no rows; give a file with one request per row")
-    if text.lstrip().startswith(b"["):
-        raise TraceError(
-            f"{name} is one JSON array; write one JSON object per line instead, "
-            "for example with `jq -c '.[]'`"
-        )
+    text = _unfold_array(text)
     form: Literal["csv", "jsonl"] = "jsonl" if text.lstrip().startswith(b"{") else "csv"
     return Source(name, sha256, form, text, comment)
 
@@ -124,6 +122,19 @@ def _check_text(name: str, data: bytes) -> bytes:
             f"{name} is binary, but not Parquet, gzip or zstd; save it as CSV, JSONL or Parquet"
         )
     return text
+
+
+def _unfold_array(text: bytes) -> bytes:
+    """Write the objects of a JSON array one a line; any other text stays as it is."""
+    if not text.lstrip().startswith(b"["):
+        return text
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(items, list) or not any(isinstance(item, dict) for item in items):
+        return text
+    return "\n".join(map(json.dumps, items)).encode()
 
 
 def _split_comment(text: bytes) -> tuple[bytes, str]:

@@ -4,23 +4,24 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
 from queuesmith.documents import printable
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
-from queuesmith.traces.cleaning import MEASURED, OPTIONAL, REQUIRED, UNITS, build_trace
-from queuesmith.traces.jsonl import jsonl_names, read_jsonl
-from queuesmith.traces.measured import LATENCIES
+from queuesmith.traces.cleaning import MEASURED, OPTIONAL, REQUIRED, Given, build_trace
+from queuesmith.traces.clocks import CLOCKED, LASTING
+from queuesmith.traces.jsonl import dotted_names, has_name, jsonl_names, read_jsonl
 from queuesmith.traces.source import Source, one_line
-from queuesmith.traces.trace import Trace
+from queuesmith.traces.time_units import units_of, without_unit
+from queuesmith.traces.trace import MAX_TOKENS, Trace
 
-#: Names under which files keep each column, best first; compared in lower case with "_" for space.
+#: Names under which files keep each column, best first; compared in lower case with "_" for space,
+#: and those of times without the unit that may end them.
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "arrival_time": (
         "arrival_time",
-        "arrival_time_s",
-        "arrival_s",
         "arrival_ts",
         "arrived_at",
         "arrival",
@@ -28,6 +29,11 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
         "request_timestamp",
         "time",
         "ts",
+        "start_time",
+        "start_ts",
+        "started_at",
+        "received_at",
+        "request_received_ts",
     ),
     "prompt_len": (
         "prompt_len",
@@ -42,6 +48,8 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
         "request_tokens",
         "context_tokens",
         "contexttokens",
+        "attributes.llm.token_count.prompt",
+        "attributes.gen_ai.usage.input_tokens",
     ),
     "output_len": (
         "output_len",
@@ -53,6 +61,8 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
         "response_tokens",
         "generated_tokens",
         "generatedtokens",
+        "attributes.llm.token_count.completion",
+        "attributes.gen_ai.usage.output_tokens",
     ),
     "client": ("client", "client_id", "user", "user_id", "tenant"),
     "session": ("session", "session_id", "conversation_id"),
@@ -64,39 +74,42 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "think_time": ("think_time",),
     "ttft": ("ttft", "time_to_first_token"),
     "tpot": ("tpot", "time_per_output_token"),
-    "e2el": ("e2el", "e2e_latency", "request_latency", "latency"),
+    "e2el": ("e2el", "e2e_latency", "end_to_end_latency", "request_latency", "latency"),
     "queued_time": ("queued_time", "queue_time"),
     "first_token_ts": ("first_token_ts",),
-    "last_token_ts": ("last_token_ts",),
+    "last_token_ts": ("last_token_ts", "end_time", "ended_at"),
     "scheduled_ts": ("scheduled_ts",),
+    "block_hashes": ("block_hashes", "hash_ids"),
 }
 
+_TIMED = frozenset({*CLOCKED, *LASTING})
 _DELIMITERS = ",;\t|"
 #: Each costs kilobytes before a row is read; no log has a tenth of them.
 _MOST_COLUMNS = 10_000
 #: Rows that a Parquet file may hold in fewer bytes than rows, since equal ones cost nothing.
 _FREE_ROWS = 5_000_000
+#: In the metadata of a Parquet file: tokens in each block of `block_hashes`.
+HASH_BLOCK_SIZE = b"queuesmith.hash_block_size"
 #: What pyarrow raises on a damaged file.
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
 
 
-def read_table(
-    source: Source, *, columns: Mapping[str, str] | None = None, unit: str | None = None
-) -> Trace:
+def read_table(source: Source, *, columns: Mapping[str, str] | None = None, given: Given) -> Trace:
     """Read a table, finding its columns by the mapping given or by well-known names.
 
     Parameters
     ----------
     source : Source
     columns : mapping of str to str, optional
-        Our name to the file's, such as ``{"prompt_len": "in_tok"}``.
-    unit : {"s", "ms", "us", "ns"}, optional
-        Of times that are plain numbers; seconds when left out.
+        Our name to the file's, such as ``{"prompt_len": "in_tok"}``; with dots for keys within
+        others, as in ``usage.input_tokens``.
+    given : Given
+        What the user says of units and blocks.
 
     Raises
     ------
     ConfigError
-        If `columns` or `unit` has a name that does not exist.
+        If `columns` or a unit has a name that does not exist.
     TraceError
         If a needed column is not there or no row can be used.
     """
@@ -106,18 +119,16 @@ def read_table(
                 f"there is no trace column {name!r}.{did_you_mean(name, KNOWN_NAMES)} "
                 f"Known: {', '.join(KNOWN_NAMES)}"
             )
-    mapping = _map_columns(source.name, column_names(source), columns or {})
+    mapping = map_columns(source, column_names(source), columns or {})
     table, unreadable = read_columns(source, mapping)
-    units = {
-        name: mapping[name].lower().rpartition("_")[2] for name in LATENCIES if name in mapping
-    }
     return build_trace(
         table,
         source,
         reader="table",
-        unit=unit,
+        given=given,
+        units=time_units(mapping),
+        block_size=_told_block_size(source),
         unreadable=unreadable,
-        units={name: suffix for name, suffix in units.items() if suffix in UNITS},
     )
 
 
@@ -175,12 +186,7 @@ def column_names(source: Source) -> list[str]:
         If there is no header, or a name stands in it twice.
     """
     if source.form == "parquet":
-        try:
-            names = list(pa.parquet.read_schema(pa.BufferReader(source.data)).names)
-        except _BROKEN as error:
-            raise TraceError(
-                f"{source.name} is a damaged Parquet file ({one_line(error)}); fetch it again"
-            ) from None
+        names = list(_schema(source).names)
     elif source.form == "jsonl":
         names = jsonl_names(source.data)
         if not names:
@@ -203,38 +209,97 @@ def normalise(name: str) -> str:
     return "_".join(name.lower().replace("-", " ").replace("_", " ").split())
 
 
-def _map_columns(file: str, found: list[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return our name to the file's name for every column that is to be read."""
+def map_columns(source: Source, found: list[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return our name to the file's name for every column that is to be read.
+
+    Parameters
+    ----------
+    source : Source
+    found : list of str
+        Names of the file's columns.
+    given : mapping of str to str
+        Our name to the file's, as the user says.
+
+    Raises
+    ------
+    TraceError
+        If a column of `given` or one that every trace needs is not there.
+    """
     for name, there in given.items():
-        if there not in found:
+        if there not in found and not _is_within(source, there):
+            names = _all_names(source, found)
             raise TraceError(
-                f"{file} has no column {there!r} for {name}.{did_you_mean(there, found)} "
-                f"It has: {_listed(found)}"
+                f"{source.name} has no column {there!r} for {name}.{did_you_mean(there, names)} "
+                f"It has: {_listed(names)}"
             )
     by_name: dict[str, str] = {}
+    by_stem: dict[str, str] = {}
     for there in found:
         by_name.setdefault(normalise(there), there)
+        by_stem.setdefault(normalise(without_unit(there)), there)
     mapping = dict(given)
-    for name in (*REQUIRED, *OPTIONAL, *MEASURED):
-        for known in _spellings(name):
-            if name not in mapping and by_name.get(known) not in (None, *given.values()):
-                mapping[name] = by_name[known]
+    lists = () if source.form == "csv" else ("block_hashes",)
+    for name in (*REQUIRED, *OPTIONAL, *MEASURED, *lists):
+        for known in KNOWN_NAMES[name]:
+            there_is = by_name.get(known) or (by_stem.get(known) if name in _TIMED else None)
+            if name not in mapping and there_is not in (None, *given.values()):
+                mapping[name] = str(there_is)
     missing = [name for name in REQUIRED if name not in mapping]
+    if missing == list(REQUIRED) and source.form == "csv" and len(found) == 1:
+        raise TraceError(
+            f"{source.name} is no table with a header and no log that is known; give one row per "
+            "request (CSV, JSONL or Parquet) with its arrival time and its lengths in tokens"
+        )
     if missing:
         option = ",".join(f"{name}=NAME" for name in missing)
         raise TraceError(
-            f"{file} has no column known as {' or '.join(missing)}. It has: {_listed(found)}. "
-            f"Say which with --columns {option}"
+            f"{source.name} has no column known as {' or '.join(missing)}. It has: "
+            f"{_listed(_all_names(source, found))}. Say which with --columns {option}"
         )
     return mapping
 
 
-def _spellings(name: str) -> list[str]:
-    """Return the names that a column may have; a duration's may end with its unit."""
-    known = list(KNOWN_NAMES[name])
-    if name in LATENCIES:
-        known += [f"{one}_{unit}" for one in known for unit in UNITS]
-    return known
+def time_units(mapping: Mapping[str, str]) -> dict[str, str]:
+    """Return the units that the names of a file's columns of times tell, by our name."""
+    return units_of({name: there for name, there in mapping.items() if name in _TIMED})
+
+
+def _told_block_size(source: Source) -> int | None:
+    if source.form != "parquet":
+        return None
+    told = (_schema(source).metadata or {}).get(HASH_BLOCK_SIZE, b"")
+    return int(told) if told.isdigit() and 0 < int(told) < MAX_TOKENS else None
+
+
+def _all_names(source: Source, found: list[str]) -> list[str]:
+    """Return what `--columns` understands: also fields within others, with dots."""
+    if source.form == "jsonl":
+        return dotted_names(source.data)
+    if source.form == "parquet":
+        return [name for name in found for name in _fields(name, _schema(source).field(name).type)]
+    return found
+
+
+def _is_within(source: Source, name: str) -> bool:
+    if source.form == "jsonl":
+        return has_name(source.data, name)
+    return source.form == "parquet" and name in _all_names(source, _schema(source).names)
+
+
+def _fields(name: str, kind: pa.DataType) -> list[str]:
+    if not pa.types.is_struct(kind):
+        return [name]
+    fields = [kind.field(place) for place in range(kind.num_fields)]
+    return [within for one in fields for within in _fields(f"{name}.{one.name}", one.type)]
+
+
+def _schema(source: Source) -> pa.Schema:
+    try:
+        return pa.parquet.read_schema(pa.BufferReader(source.data))
+    except _BROKEN as error:
+        raise TraceError(
+            f"{source.name} is a damaged Parquet file ({one_line(error)}); fetch it again"
+        ) from None
 
 
 def _listed(names: list[str]) -> str:
@@ -305,10 +370,15 @@ def _read_parquet(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array
     num_rows = pa.parquet.read_metadata(pa.BufferReader(source.data)).num_rows
     if num_rows > max(_FREE_ROWS, len(source.data)):
         raise ValueError(f"{num_rows:,} rows in {len(source.data):,} bytes")
-    table = pa.parquet.read_table(pa.BufferReader(source.data), columns=wanted)
+    there = _schema(source).names
+    whole = [name if name in there else name.split(".")[0] for name in wanted]
+    table = pa.parquet.read_table(pa.BufferReader(source.data), columns=list(dict.fromkeys(whole)))
     columns = {}
     for name in wanted:
-        column = table[name].combine_chunks()
+        column = table
+        for part in [name] if name in table.column_names else name.split("."):
+            column = column[part] if column is table else pc.struct_field(column, part)
+        column = column.combine_chunks()
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):

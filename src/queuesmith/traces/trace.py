@@ -45,6 +45,11 @@ class Origin:
     dropped: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    @property
+    def guesses(self) -> tuple[str, ...]:
+        """Those notes that say what was guessed; the wrong guess changes every result."""
+        return tuple(note for note in self.notes if " taken as " in note)
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return {

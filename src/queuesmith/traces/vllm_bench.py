@@ -15,10 +15,13 @@ from itertools import zip_longest
 from typing import Any
 
 from queuesmith.errors import NotOneTrace, TraceError
+from queuesmith.traces.cleaning import Given
 from queuesmith.traces.records import LOAD_GENERATOR, Records, Row, build_from_rows, seconds
 from queuesmith.traces.trace import Trace
 
 _LISTS = ("start_times", "input_lens", "output_lens")
+#: What `sglang.bench_serving` writes beside the same names, and vLLM does not.
+_OF_SGLANG = "total_output_tokens_retokenized"
 _SUMMARY = frozenset({"completed", "request_throughput", "total_input_tokens"})
 _EMPTY = "is a `vllm bench serve` result without a value in {}; run the benchmark again"
 _LACKS = {
@@ -32,7 +35,7 @@ def is_vllm_bench(records: Records) -> bool:
     return any(row.keys() >= _SUMMARY or row.keys() >= {*_LISTS[1:]} for row in records.head)
 
 
-def read_vllm_bench(records: Records, unit: str | None = None) -> Trace:
+def read_vllm_bench(records: Records, given: Given) -> Trace:
     """Read a result; failed requests are left out.
 
     Raises
@@ -43,6 +46,12 @@ def read_vllm_bench(records: Records, unit: str | None = None) -> Trace:
         If the file holds several results, as ``--append-result`` writes.
     """
     name = records.source.name
+    if any(_OF_SGLANG in row for row in records.head):
+        raise TraceError(
+            f"{name} is a result of sglang.bench_serving, which saves no start times, so nothing "
+            "says when requests arrived; start the server with --export-metrics-to-file, and give "
+            "what it writes"
+        )
     if len(records.head) > 1:
         raise NotOneTrace(
             f"{name} holds several `vllm bench serve` results (--append-result), each on a clock "
@@ -64,7 +73,8 @@ def read_vllm_bench(records: Records, unit: str | None = None) -> Trace:
         _rows(result),
         records.source,
         reader="vllm_bench",
-        unit=unit,
+        given=given,
+        own_unit="s",
         lacks=_LACKS,
         notes=(LOAD_GENERATOR,),
     )

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from queuesmith.errors import TraceError
+from queuesmith.traces.cleaning import Given
 from queuesmith.traces.records import Row, build_from_rows
 from queuesmith.traces.source import Source
 from queuesmith.traces.trace import Trace
@@ -84,7 +85,7 @@ def is_vllm_log(source: Source) -> bool:
     return _LINE.search(_COLOUR.sub(b"", source.data[:_SNIFFED])) is not None
 
 
-def read_vllm_log(source: Source, unit: str | None = None) -> Trace:
+def read_vllm_log(source: Source, given: Given) -> Trace:
     """Read the requests that were answered.
 
     Raises
@@ -119,7 +120,7 @@ def read_vllm_log(source: Source, unit: str | None = None) -> Trace:
             "if the log was cut with --max-log-len, they were longer",
         )
     return build_from_rows(
-        _rows(found, stamped), source, reader="vllm_log", unit=unit, lacks=_LACKS, notes=notes
+        _rows(found, stamped), source, reader="vllm_log", given=given, lacks=_LACKS, notes=notes
     )
 
 
