@@ -9,6 +9,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.evaluation.evaluate import OWN, Evaluation, Offered
 from queuesmith.evaluation.goals import GOALS, MARGIN, Goal
 from queuesmith.evaluation.judge import (
+    HELD_SHARE,
     MIN_WINDOWS,
     REFERENCE,
     BrokenGuard,
@@ -369,12 +370,17 @@ def _why_not(standings: Sequence[Standing], best: Standing, goal: Goal) -> list[
             )
         elif one.broken:
             sentences.append(f"{gain} but breaks guards: {named(one.broken)}.")
+        elif one.held_share(list(one.loads)) < HELD_SHARE:
+            share = one.held_share(list(one.loads))
+            sentences.append(
+                f"{gain}, but its guards hold in only {share:.0%} of draws of windows: too close."
+            )
         else:
             sentences.append(f"{gain}, but not surely at any load.")
     if len(others) > 2:
         sentences.append(
-            f"{len(others) - 2} more have a larger gain and break guards; the leaderboard says "
-            "which."
+            f"{len(others) - 2} more have a larger gain and break guards or come too close; the "
+            "leaderboard says which."
         )
     return sentences
 

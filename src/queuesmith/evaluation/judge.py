@@ -271,6 +271,12 @@ class Standing:
         end = change.high if goal.statistic.better == "lower" else change.low
         return goal.statistic.worse(end) < -MARGIN
 
+    def held_share(self, loads: Sequence[str]) -> float:
+        """Return in which share of draws of windows all guards hold at these loads."""
+        size = min(len(self.loads[load].held) for load in loads)
+        held = np.all([self.loads[load].held[:size] for load in loads], axis=0)
+        return float(held[1:].mean()) if size > 1 else float(held[0])
+
     def worth(self, goal: Goal) -> float:
         """Return the mean gain over loads, above 0 for the better; -inf where it is undefined."""
         gain = -goal.statistic.worse(self.gain[goal.name].change)
@@ -378,6 +384,8 @@ class Winner:
 
 #: A policy that wins so often when windows are drawn again would do as well.
 TIED_SHARE = 0.1
+#: The guards of what is recommended hold, by point estimate, in so many draws of windows.
+HELD_SHARE = 0.9
 
 
 def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | None = None) -> Winner:
@@ -397,6 +405,7 @@ def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | Non
         return (
             one.kind == "policy"
             and clean
+            and one.held_share(names) >= HELD_SHARE
             and one.policy.name != REFERENCE
             and any(one.better_at(goal, load) for load in names)
         )
