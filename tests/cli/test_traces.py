@@ -147,12 +147,13 @@ def test_what_a_reader_guesses_is_said_beside_results(capsys, tmp_path):
     path = tmp_path / "blocks.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
 
-    assert run(["simulate", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "times taken as ms" in said
-    assert "hashes taken as of 16-token blocks" in said
-    assert run(["simulate", str(path), "--unit", "ms", "--hash-block-size", "16"]) == 0
-    assert "taken as" not in capsys.readouterr().out
+    for verb in (["simulate"], ["compare", "--window-len", "50", "--policies", "fcfs,sjf"]):
+        assert run([*verb, str(path)]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "times taken as ms" in said
+        assert "hashes taken as of 16-token blocks" in said
+        assert run([*verb, str(path), "--unit", "ms", "--hash-block-size", "16"]) == 0
+        assert "taken as" not in capsys.readouterr().out
     assert run(["traces", "describe", str(path)]) == 0
     assert "hashes taken as of 16-token blocks" in " ".join(capsys.readouterr().out.split())
 

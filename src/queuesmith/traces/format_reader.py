@@ -140,6 +140,8 @@ def _value(record: dict[str, Any], there: str) -> Any:
         if not isinstance(within, dict):
             return None
         return _sum(value for name, value in within.items() if fnmatchcase(name, pattern))
+    if " + " not in there:
+        return pick(record, there)
     first, *others = there.split(" + ")
     value = pick(record, first)
     more = _sum(pick(record, name) for name in others)

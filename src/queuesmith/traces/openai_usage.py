@@ -41,6 +41,7 @@ TIMES = (
     *("arrival_time", "request_time", "start_time", "started_at", "received_at"),
     *("timestamp", "time", "ts", "@timestamp", "created_at", "created"),
 )
+_RANKS = {name: rank for rank, name in enumerate(TIMES)}
 _PLACES = ((), ("response",), ("body",), ("response", "body"))
 _PROMPTS = ("prompt_tokens", "input_tokens")
 _OUTPUTS = ("completion_tokens", "output_tokens")
@@ -136,12 +137,13 @@ def _rows(records: Records, durations: Durations) -> Iterator[dict[str, Any] | s
 
 def _find_time(places: list[Any]) -> tuple[str, Any]:
     """Return the best known field of a time, which its unit may end, and what it holds."""
-    for known in TIMES:
-        for place in places:
-            for name, value in place.items() if isinstance(place, dict) else ():
-                if known in (name, without_unit(name)) and _is_time(value):
-                    return name, value
-    return "", None
+    best, found = len(_RANKS), ("", None)
+    for place in places:
+        for name, value in place.items() if isinstance(place, dict) else ():
+            rank = _RANKS.get(name, _RANKS.get(without_unit(name), best))
+            if rank < best and _is_time(value):
+                best, found = rank, (name, value)
+    return found
 
 
 def _latencies(places: list[Any]) -> dict[str, float | None]:
