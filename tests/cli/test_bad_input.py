@@ -200,7 +200,7 @@ def test_engine_settings_of_a_policy_that_cannot_work_are_refused(
     [
         ("--max-num-batched-tokens 4 --max-num-seqs 8", "max_num_batched_tokens (4) must be at"),
         ("--no-enable-chunked-prefill --max-num-batched-tokens 512", "without chunked prefill"),
-        ("--gpu-memory-utilization 0.1", "no KV cache fits: 0.1 of 79.6 GiB less 18 GiB"),
+        ("--gpu-memory-utilization 0.1", "no KV cache fits: 0.1 of 79.6 GiB less 16.96 GiB"),
         ("--gpu-memory-utilization 1.5", "must be a number from 0 to 1, got '1.5'"),
         ("--num-gpu-blocks-override 1", "num_gpu_blocks must be a whole number of at least 2"),
         ("--num-gpu-blocks-override 10", "larger than the KV cache (144 tokens)"),

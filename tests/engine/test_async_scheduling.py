@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import queuesmith as qs
 from queuesmith.config import EngineConfig
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.step_time import DEFAULT_PRESET, StepTime, get_preset
 from queuesmith.traces.trace import Trace
 
 ASYNC = EngineConfig(
@@ -86,8 +86,9 @@ def test_a_lone_request_is_served_as_fast(prompt_len, output_len, slack, budget)
         max_num_seqs=2, max_num_batched_tokens=budget, num_gpu_blocks=40, async_scheduling=True,
         max_model_len=500,
     )  # fmt: skip
-    ahead = qs.simulate(trace, config=config)
-    plain = qs.simulate(trace, config=_sync(config))
+    step_time = get_preset(DEFAULT_PRESET).step_time.with_host_overhead(0.0)  # which async hides
+    ahead = qs.simulate(trace, config=config, step_time=step_time)
+    plain = qs.simulate(trace, config=_sync(config), step_time=step_time)
 
     for name in ("first_token_ts", "last_token_ts"):
         assert ahead.requests[name][0] == pytest.approx(plain.requests[name][0], abs=1e-12)

@@ -11,7 +11,7 @@ import queuesmith as qs
 from queuesmith.config import EngineConfig
 from queuesmith.engine import can_run, prepare
 from queuesmith.engine.result import ITL_EDGES
-from queuesmith.engine.step_time import StepTime, get_preset
+from queuesmith.engine.step_time import DEFAULT_PRESET, StepTime, get_preset
 from queuesmith.errors import ConfigError, QueuesmithError, TraceError, UnknownPolicy
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces.trace import Trace
@@ -98,7 +98,8 @@ def test_a_recording_changes_no_result(record):
 
 
 def test_a_recording_holds_every_step_once():
-    result = qs.simulate(a_busy_trace(), record=True)
+    config = get_preset(DEFAULT_PRESET).config.override({"async_scheduling": False})
+    result = qs.simulate(a_busy_trace(), config=config, record=True)
     steps = result.recording.steps
 
     assert len(steps) == result.num_steps

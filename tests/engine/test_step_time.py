@@ -1,6 +1,7 @@
 """Seconds of a step: the formula, the presets, and the kernel's copy of the formula."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -81,7 +82,9 @@ COUNT = st.integers(0, 10**9)
 def test_the_kernel_gives_the_same_bits(coefficients, a, step, asynchronous):
     step_time = StepTime(a=a, **coefficients)
     config = EngineConfig(async_scheduling=asynchronous)
-    row = make_settings(config, step_time, get_policy("fcfs"), jump=True)
+    row = make_settings(
+        SimpleNamespace(contents=None), config, step_time, get_policy("fcfs"), jump=True
+    )
 
     seconds = step_time.seconds(*step, async_scheduling=asynchronous)
     assert step_seconds(row[0], *step) == seconds

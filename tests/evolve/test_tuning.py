@@ -309,8 +309,8 @@ def test_the_bound_on_the_mean_is_the_best_of_all_schedules(jobs):
         trace=SimpleNamespace(
             arrival_time=np.array(arrivals, float),
             prompt_len=np.array(works, np.int64),
-            block_hashes=None,
-        )
+        ),
+        contents=None,
     )
 
     bound = least_mean_ttft(workload, PRESET.config, step_time)

@@ -122,7 +122,7 @@ def test_what_could_not_run_is_counted(small, tmp_path):
     )
     lines = log.read_text().splitlines()
     rows = [line.split(",") for line in lines[1:]]
-    too_long = [[arrival, "30000", output] for arrival, _, output in rows[:40]]
+    too_long = [[arrival, "40000", output] for arrival, _, output in rows[:40]]
     log.write_text("\n".join([lines[0], *(",".join(row) for row in [*too_long, *rows[40:]])]))
     design = replace(design, window_len=80)
 
