@@ -60,13 +60,13 @@ def main() -> None:
 def make_tasks() -> list[object]:
     from queuesmith.engine import prepare
     from queuesmith.engine.step_time import get_preset
-    from queuesmith.evaluation.evaluate import scale_to_load
+    from queuesmith.evaluation.evaluate import Load, scale_to_load
     from queuesmith.policies import get_policy
     from queuesmith.traces import load_trace
 
     preset = get_preset("llama-3.1-8b/h100_sxm")
     trace = load_trace("azure_2023_conv@model", num_requests=1_000)
-    scaled = scale_to_load(trace, 0.95, preset.config, preset.step_time)
+    scaled = scale_to_load(trace, Load("", 0.95), preset.config, preset.step_time)
     workload = prepare(scaled, preset.config, np.full(len(scaled), np.nan))
     policies = [get_policy(name) for name in ("fcfs", "sjf", "srpt", "las")]
     return [(policies[number % 4], workload, preset) for number in range(NUM_REAL)]

@@ -19,7 +19,7 @@ import queuesmith as qs
 from queuesmith.engine import prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
-from queuesmith.evaluation.evaluate import scale_to_load
+from queuesmith.evaluation.evaluate import Load, scale_to_load
 from queuesmith.windows import cut_windows
 
 DEFAULT_TRACE = "azure_2023_conv@model"
@@ -57,13 +57,20 @@ def best_of(repeats: int, run: Callable[[], object]) -> float:
 
 
 def measure(
-    what: str, trace: qs.Trace, policy: str, at_least: float = 0.0, *, jump: bool = True
+    what: str,
+    trace: qs.Trace,
+    policy: str,
+    at_least: float = 0.0,
+    *,
+    jump: bool = True,
+    **settings: bool,
 ) -> Row:
-    workload = prepare(trace, PRESET.config, trace.output_len.astype(float))
+    config = PRESET.config.override(settings)
+    workload = prepare(trace, config, trace.output_len.astype(float))
     compiled = compile_policy(qs.get_policy(policy))
 
     def run() -> object:
-        return simulate_workload(workload, compiled, PRESET.config, PRESET.step_time, jump=jump)
+        return simulate_workload(workload, compiled, config, PRESET.step_time, jump=jump)
 
     return Row(what, len(trace), best_of(15, run), at_least)
 
@@ -104,10 +111,12 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
     numbers = f"{'requests':>10} {'CPU ms':>10} {'requests/s':>12} {'at least':>12}"
     print(f"{'policy and load':<58} {numbers}")
-    knee = scale_to_load(window, 0.95, PRESET.config, PRESET.step_time)
-    heavy = scale_to_load(window, 1.5, PRESET.config, PRESET.step_time)
+    knee = scale_to_load(window, Load("", 0.95), PRESET.config, PRESET.step_time)
+    heavy = scale_to_load(window, Load("", 1.5), PRESET.config, PRESET.step_time)
     print(measure("fcfs, whole trace at its own rate", trace, "fcfs", 1e6))
     print(measure("  the same, step by step (no jumps)", trace, "fcfs", jump=False))
+    for name in ("async_scheduling", "enable_prefix_caching"):
+        print(measure(f"  the same without {name}", trace, "fcfs", **{name: False}))
     for policy in ("hrrn", "preflow", "weighted_fair", "srpt", "slai"):
         at_least = 3e5 if policy in ("hrrn", "preflow") else 0.0
         print(measure(f"{policy} (key changes while waiting), rho 0.95", knee, policy, at_least))

@@ -18,7 +18,7 @@ from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
 from queuesmith.engine.workload import Workload
-from queuesmith.evaluation.evaluate import scale_to_load
+from queuesmith.evaluation.evaluate import Load, scale_to_load
 from queuesmith.routers import get_router, router_names
 from queuesmith.windows import scale_arrivals
 
@@ -41,7 +41,7 @@ def microseconds(workload: Workload, fleet: Fleet | None) -> float:
 def main() -> None:
     source = sys.argv[1] if len(sys.argv) > 1 else "azure_2023_conv@model"
     trace = qs.load_trace(source, num_requests=NUM_REQUESTS if source.endswith("@model") else None)
-    busy = scale_to_load(trace, 0.8, PRESET.config, PRESET.step_time)
+    busy = scale_to_load(trace, Load("", 0.8), PRESET.config, PRESET.step_time)
     print(f"{busy.origin.kind} traffic: {source}, {len(busy):,} requests; engine {PRESET.name}")
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     print("CPU microseconds per request at rho 0.8, fcfs\n")

@@ -25,7 +25,7 @@ def make_result(
     """Build the result of a run; without `gaps`, tokens of an answer are evenly spaced."""
     num_requests = len(arrival)
     requests = np.zeros(num_requests, RESULT_DTYPE).view(np.recarray)
-    requests.aborted_ts[:] = NAN
+    requests.aborted_ts[:] = requests.rejected_ts[:] = NAN
     columns = {
         "arrival_time": arrival,
         "scheduled_ts": scheduled,
@@ -115,6 +115,7 @@ def test_a_summary_of_four_requests_is_what_paper_and_pencil_give():
         "jain": (3 + 2) ** 2 / (2 * (9 + 4)),
         "num_unfinished": 0,
         "num_aborted": 0,
+        "num_rejected": 0,
         "num_requests": 4,
         "num_dropped": 2,
         "num_steps": 7,

@@ -132,7 +132,7 @@ def test_notes_tell_what_else_a_user_should_know(check):
 
 def test_the_same_seed_asks_about_the_same_rows():
     first, again, other = (
-        _reachable_rows(np.random.default_rng(seed), is_running=False) for seed in (0, 0, 1)
+        _reachable_rows(np.random.default_rng(seed), "waiting") for seed in (0, 0, 1)
     )
 
     assert first.requests.tobytes() == again.requests.tobytes()
@@ -140,9 +140,10 @@ def test_the_same_seed_asks_about_the_same_rows():
     assert first.requests.tobytes() != other.requests.tobytes()
 
 
-@pytest.mark.parametrize("is_running", [False, True])
-def test_rows_are_ones_that_an_engine_can_reach(is_running):
-    rows = _reachable_rows(np.random.default_rng(0), is_running=is_running)
+@pytest.mark.parametrize("state", ["arriving", "waiting", "running"])
+def test_rows_are_ones_that_an_engine_can_reach(state):
+    is_running = state == "running"
+    rows = _reachable_rows(np.random.default_rng(0), state)
     requests, engines = rows.requests, rows.engines
     tokens = requests.num_prompt_tokens + requests.num_output_tokens
 
@@ -156,11 +157,10 @@ def test_rows_are_ones_that_an_engine_can_reach(is_running):
     assert (engines.num_running <= engines.max_num_seqs).all()
     assert (engines.token_rate > 0).all()
     assert (engines.num_running >= is_running).all()
-    if is_running:
-        assert (engines.num_waiting == 0).any()
-    else:
-        assert (engines.num_waiting >= 1).all()
+    assert (state != "waiting") == (engines.num_waiting == 0).any()
+    if not is_running:
         assert (requests.num_computed_tokens == 0).all()
+    assert (state == "arriving") == (requests.num_output_tokens == 0).all()
     assert np.isnan(requests.predicted_output_tokens).any()
     assert np.isinf(requests.deadline).any()
     assert (engines.mean_wait == 0.0).any()

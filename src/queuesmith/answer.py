@@ -20,7 +20,7 @@ from queuesmith.evaluation.judge import (
 )
 from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.metrics import METRICS, censored_quantiles
-from queuesmith.policies import Policy
+from queuesmith.policies import Policy, get_policy
 from queuesmith.traces.trace import Trace
 
 #: Metrics of a load that add up over windows; the others are averaged where they are not pooled.
@@ -508,6 +508,11 @@ def warnings(
         found.append(
             "the trace knows which prompts begin alike, but prefix caching is off: "
             '--engine-args "--enable-prefix-caching" turns it on, as vLLM has it'
+        )
+    if config.scheduling_policy == "priority" and get_policy("fcfs") in policies:
+        found.append(
+            "fcfs is vLLM as it runs with --scheduling-policy priority: the lower priority first, "
+            "then in order of arrival"
         )
     if evaluation.num_dropped:
         found.append(

@@ -32,10 +32,6 @@ class EngineConfig:
         Most requests in `running` at one time, when lower than `max_num_seqs`.
     max_num_scheduled_tokens : int or None
         The token budget of a step, when lower than `max_num_batched_tokens`.
-    max_num_queued_reqs : int or None
-        Most requests in flight, waiting or running; one more is turned away (HTTP 503).
-    max_num_queued_tokens : int or None
-        Most prompt tokens of requests without output; a request beyond is turned away (HTTP 503).
     enable_chunked_prefill : bool
         Whether a prompt may be computed over several steps.
     long_prefill_token_threshold : int
@@ -51,8 +47,10 @@ class EngineConfig:
         presets, as in vLLM. Without effect on a trace without `block_hashes`, which does not say
         which prompts start alike; then a preempted request finds nothing of its own again either.
     scheduling_policy : {"fcfs", "priority"}
-        vLLM's own choice of the request to preempt: the last in `running`, or the largest
-        (priority, arrival). A policy's ``victim_key`` takes its place.
+        vLLM's own order. With ``"priority"`` the request to preempt is not the last in `running`
+        but the largest (priority, arrival), unless a policy has a ``victim_key``; and the built-in
+        ``fcfs``, which stands for vLLM as it is run, admits by (priority, arrival). Other policies
+        admit by their ``waiting_key``, as they do in vLLM, where they need ``"fcfs"``.
     async_scheduling : bool
         Whether a step is scheduled while the one before it is computed, as vLLM does on a GPU: what
         a step frees, seats and KV blocks and requests that end by a stop token, is known one step

@@ -336,6 +336,7 @@ def summarize(
     >>> requests.scheduled_ts[:] = [0, 2]
     >>> requests.first_token_ts[:] = requests.last_token_ts[:] = [2, 4]
     >>> requests.output_len[:] = requests.num_output_tokens[:] = 1
+    >>> requests.aborted_ts[:] = requests.rejected_ts[:] = np.nan
     >>> counts = np.zeros(len(ITL_EDGES) - 1, np.int64)
     >>> trace = Trace([0, 1], prompt_len=[9, 9], output_len=[1, 1])
     >>> result = Result("fcfs", trace, requests, counts, 2, 0, 18, 0, 4.0, 0)

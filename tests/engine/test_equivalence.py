@@ -68,6 +68,8 @@ def configs(draw):
         watermark=draw(st.sampled_from([0.0, 0.05, 0.2])),
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
         async_scheduling=draw(st.booleans()),
+        max_num_queued_reqs=draw(st.sampled_from([None, None, 0, 1, 4])),
+        max_num_queued_tokens=draw(st.sampled_from([None, None, 20, 60])),
         instant_prefill=draw(st.booleans()),
     )
 

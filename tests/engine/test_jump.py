@@ -1,6 +1,8 @@
 """Jumping over stretches in which nothing changes gives the same bits as taking every step."""
 
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine import prepare, simulate_workload
+from queuesmith.engine import execute, prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.step_time import StepTime
@@ -21,6 +23,7 @@ from queuesmith.traces.trace import Trace
 HOOKS = Path(__file__).parent / "hooks"
 POLICIES = [
     "fcfs", "sjf", "weighted_fair", "least_computed_victim", "srpt", HOOKS / "engine_fields.py",
+    HOOKS / "rejects.py",
 ]  # fmt: skip
 STEP_TIME = StepTime(a=0.01, b1=1e-4, b2=3e-4, t0=16, c=2e-4, d=1e-6, e=1e-7, f=5e-3)
 
@@ -78,6 +81,8 @@ def configs(draw):
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
         enable_prefix_caching=draw(st.booleans()),
         async_scheduling=draw(st.sampled_from([True, True, False])),
+        max_num_queued_reqs=draw(st.sampled_from([None, None, 3])),
+        max_num_queued_tokens=draw(st.sampled_from([None, None, 30])),
         instant_prefill=draw(st.sampled_from([False, False, True])),
     )
 
@@ -126,6 +131,24 @@ def test_a_router_that_looks_in_midway_sees_the_same(router, trace, config):
         assert not config.scheduler_reserve_full_isl
         return
     assert_equal(jumped, run(trace, "fcfs", config, jump=False, fleet=fleet))
+
+
+@pytest.mark.parametrize("router", [None, "round_robin", "least_loaded"])
+@settings(max_examples=60, deadline=None)
+@given(trace=traces(), config=configs(), think_time=st.sampled_from([0.0, 0.02, 1.0]))
+def test_coming_back_to_python_at_every_step_changes_nothing(router, trace, config, think_time):
+    """As it does when signals are to be heard; with turns that wait for the answer before."""
+    fleet = None if router is None else Fleet(2, get_router(router))
+    think = np.where(np.arange(len(trace)) > 1, think_time, np.nan)
+    turns = replace(trace, session=np.arange(len(trace)) % 2, think_time=think)
+    for each in (trace, turns):
+        try:
+            at_once = run(each, "sjf", config, jump=True, fleet=fleet)
+        except EngineError:
+            assert not config.scheduler_reserve_full_isl
+            return
+        with patch.multiple(execute, FIRST_ALLOWANCE=1, SECONDS_PER_TURN=0.0):
+            assert_equal(run(each, "sjf", config, jump=True, fleet=fleet), at_once)
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])

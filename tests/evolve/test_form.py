@@ -108,6 +108,7 @@ def victim_key(request, engine):
         (hook("for n in range(3):", "    pass", "return 1"), "line 2: a loop; write its rounds"),
         ("ENGINE = {'max_num_seqs': 8}\n" + KEY, "ENGINE: a candidate is judged on the engine"),
         ("ORACLE = False\n" + KEY, "ORACLE: a candidate is never told"),
+        (KEY + KEY.replace("waiting_key", "reject"), "reject: a candidate serves all requests"),
         (hook("return f(1)") + "def f(x):\n    return f(x)\n", "line 3: `f` calls itself"),
         (hook("return 1 / 'x'"), "line 2: text has no use in a policy"),
         (hook("return (1"), "line 2: not Python: '(' was never closed"),

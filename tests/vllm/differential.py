@@ -28,11 +28,17 @@ from queuesmith.traces.trace import Trace
 HOOKS = Path(__file__).parents[1] / "engine" / "hooks"
 OWN = Path(__file__).parent / "policies"
 STOCK = ("stock fcfs", "stock priority")
-#: Orders of vLLM's own, every built-in policy, and files in which every hook and field has a say.
+#: Orders of vLLM's own, every built-in policy, and files in which every hook and field has a say;
+#: without `reject`, which is not asked inside vLLM.
 POLICIES = (
     *STOCK,
     *policy_names(),
-    *sorted(str(path) for folder in (HOOKS, OWN) for path in folder.glob("*.py")),
+    *sorted(
+        str(path)
+        for folder in (HOOKS, OWN)
+        for path in folder.glob("*.py")
+        if get_policy(path).reject is None
+    ),
 )
 
 #: Powers of two, so that sums of times are exact and both clocks read the same to the last bit.
@@ -52,6 +58,7 @@ class Tally:
     admissions: int = 0
     stopped_early: int = 0
     cached_tokens: int = 0
+    rejected: int = 0
     async_steps: int = 0
     aborted: int = 0
     refused: int = 0
@@ -89,6 +96,8 @@ def draw_config(rng):
         watermark=float(rng.choice([0.0, 0.0, 0.05, 0.2])),
         enable_prefix_caching=bool(rng.random() < 0.4),
         async_scheduling=bool(rng.random() < 0.4),
+        max_num_queued_reqs=int(rng.integers(1, 40)) if rng.random() < 0.15 else None,
+        max_num_queued_tokens=int(rng.integers(1, 3000)) if rng.random() < 0.15 else None,
     )
 
 
@@ -157,7 +166,7 @@ def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
     rng = np.random.default_rng(seed)
     config, trace = draw_config(rng), draw_trace(rng)
     predicted = rng.choice([1.0, 4.0, 30.0, 100.0, np.nan], len(trace))
-    policy = get_policy({"stock fcfs": "fcfs", "stock priority": "priority"}.get(name, name))
+    policy = get_policy("fcfs" if name in STOCK else name)
     if name == "stock priority":
         config = replace(config, scheduling_policy="priority")
     try:
@@ -185,7 +194,12 @@ def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
         prefix_caching=config.enable_prefix_caching,
         async_scheduling=config.async_scheduling,
     )
-    follow(where, scheduler, workload, policy, steps, tally, config.async_scheduling)
+    turned_away = {r.row for r in engine.requests if not math.isnan(r.rejected_ts)}
+    server = real.ApiServer(config)
+    follow(where, scheduler, workload, policy, steps, tally, config.async_scheduling, server)
+    if server.rejected != turned_away:
+        raise Mismatch(f"{where}: rejected: simulator {turned_away}, vLLM {server.rejected}")
+    tally.rejected += len(turned_away)
     tally.cases += 1
     tally.by_policy[Path(name).stem] += len(steps)
     tally.async_steps += len(steps) * config.async_scheduling
@@ -211,11 +225,12 @@ def recorded_steps(recording):
         )
 
 
-def follow(where, scheduler, workload, policy, steps, tally, is_async=False):
+def follow(where, scheduler, workload, policy, steps, tally, is_async=False, server=None):
     """Drive vLLM's scheduler through the steps of a simulator, in the order of vLLM's engine.
 
     Messages are taken in before a step is scheduled, and aborts also before its tokens are. If
     scheduling is asynchronous, a step is scheduled when the one before it begins to be computed.
+    vLLM's API server in front of it, if there is one, meets every message when it is sent.
     """
     clock = [float(workload.trace.arrival_time[0])]
     scheduler.policy_clock = lambda: clock[0]
@@ -225,6 +240,7 @@ def follow(where, scheduler, workload, policy, steps, tally, is_async=False):
     messages = [(request.arrival_time, 0, row) for row, request in enumerate(requests)]
     messages += [(time, 1, row) for row, time in enumerate(workload.abort_time.tolist())]
     messages = sorted(message for message in messages if message[0] < math.inf)
+    to_server = list(messages)
     running = set()
     under_way = None
     number = 0
@@ -237,12 +253,25 @@ def follow(where, scheduler, workload, policy, steps, tally, is_async=False):
     def abort(row):
         scheduler.finish_requests(f"{row:05d}", real.RequestStatus.FINISHED_ABORTED)
 
+    def tell_server(*, is_midway):
+        """What comes at the very end of a step comes after its tokens, but an abort before."""
+        while server and to_server:
+            time, is_abort, row = to_server[0]
+            if time > clock[0] or (is_midway and time == clock[0] and not is_abort):
+                return
+            to_server.pop(0)
+            if is_abort:
+                server.abort(row)
+            else:
+                server.arrive(row, requests[row].num_prompt_tokens)
+
     def take_messages():
+        tell_server(is_midway=False)
         while messages and messages[0][0] <= clock[0]:
             _, is_abort, row = messages.pop(0)
             if is_abort:
                 abort(row)
-            else:
+            elif server is None or row not in server.rejected:
                 scheduler.add_request(requests[row])
 
     def compare(step, output):
@@ -271,10 +300,13 @@ def follow(where, scheduler, workload, policy, steps, tally, is_async=False):
 
     def complete(step, output, model_output):
         clock[0] += step.duration
+        tell_server(is_midway=True)
         for time, is_abort, row in messages:
             if is_abort and time <= clock[0] and f"{row:05d}" in scheduler.requests:
                 abort(row)
-        scheduler.update_from_output(output, model_output)
+        outputs = scheduler.update_from_output(output, model_output)
+        if server is not None:
+            server.hear(outputs)
         running.intersection_update(int(request.request_id) for request in scheduler.running)
 
     while messages or scheduler.has_unfinished_requests():

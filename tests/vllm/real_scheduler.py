@@ -12,14 +12,18 @@ import json
 import tempfile
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.exceptions import MaxQueuedTokensError, QueueOverflowError
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -133,6 +137,54 @@ def make_request(
         priority=priority,
         block_hasher=get_request_block_hasher(hash_blocks, sha256) if hash_blocks else None,
     )
+
+
+class ApiServer:
+    """vLLM's own admission check, over what its API server would know of the requests.
+
+    Attributes
+    ----------
+    rejected : set of int
+        Rows that were turned away.
+    """
+
+    def __init__(self, config):
+        self.scheduler_config = config  # of which the check reads two fields, named as vLLM's
+        self.admission_stats = None
+        self.request_states = {}
+        self.rejected = set()
+
+    def get_num_unfinished_requests(self):
+        return OutputProcessor.get_num_unfinished_requests(self)
+
+    def get_num_queued_tokens(self):
+        return OutputProcessor.get_num_queued_tokens(self)
+
+    def _record_admission_rejection(self, reason):
+        pass
+
+    def arrive(self, row, num_prompt_tokens):
+        """Let vLLM check a request that comes."""
+        try:
+            AsyncLLM.check_admission(self, request_id=str(row))
+        except (QueueOverflowError, MaxQueuedTokensError):
+            self.rejected.add(row)
+            return
+        self.request_states[row] = SimpleNamespace(prompt_len=num_prompt_tokens, is_prefilling=True)
+
+    def abort(self, row):
+        """Forget a request whose client has given up."""
+        self.request_states.pop(row, None)
+
+    def hear(self, outputs):
+        """Take in what the engine sends at the end of a step."""
+        for sent in outputs.values():
+            for output in sent.outputs:
+                row = int(output.request_id)
+                if row in self.request_states:
+                    self.request_states[row].is_prefilling = False
+                    if output.finish_reason is not None:
+                        del self.request_states[row]
 
 
 def run_model(scheduler, output, token=lambda request_id, place: 7):

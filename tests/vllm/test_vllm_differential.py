@@ -26,8 +26,9 @@ from differential import (
 
 import queuesmith.engine.block_pool
 import queuesmith.engine.reference
+from queuesmith.deploy.plugin import check_deployable
 from queuesmith.engine import prepare, simulate_reference
-from queuesmith.errors import EngineError
+from queuesmith.errors import EngineError, PolicyError
 from queuesmith.policies import get_policy
 from queuesmith.request import ENGINE_FIELDS, REQUEST_FIELDS
 
@@ -65,6 +66,7 @@ def test_what_is_hard_happened_often(tally):
     assert tally.cached_tokens > 10_000
     assert 0.2 * tally.steps < tally.async_steps < 0.8 * tally.steps
     assert tally.aborted > 200
+    assert tally.rejected > 200
 
 
 REFERENCE, POOL = queuesmith.engine.reference, queuesmith.engine.block_pool
@@ -125,15 +127,31 @@ WRONG_RULES = [
      "self.running = [r for r in self.running if r is not request]"),
     ("the aborted keep their blocks", "stock fcfs", REFERENCE,
      "self.release(request)\n        request.aborted_ts", "request.aborted_ts"),
+    ("who came at the end of a step is not met", "stock fcfs", REFERENCE,
+     "and not r.finished_ts <= now", "and not r.finished_ts < math.inf"),
+    ("a prompt counts until its end", "stock fcfs", REFERENCE,
+     "if not r.first_token_ts <= now]", "]"),
+    ("one request more than the limit", "stock fcfs", REFERENCE,
+     "len(unfinished) + 1 > most_reqs", "len(unfinished) > most_reqs"),
+    ("the limit of tokens may be met", "stock fcfs", REFERENCE,
+     "num_tokens >= most_tokens", "num_tokens > most_tokens"),
+    ("priorities do not order", "stock priority", REFERENCE,
+     "policy = in_vllm_order(policy, config.scheduling_policy)", ""),
     ("each step counts as one prefill token", "hrrn", REFERENCE,
      "self.num_prefill_tokens += step.num_prefill_tokens", "self.num_prefill_tokens += 1"),
 ]  # fmt: skip
 
+UNLIMITED = {
+    "max_num_active_seqs": None,
+    "max_num_queued_reqs": None,
+    "max_num_queued_tokens": None,
+}
+
 #: Asynchronous, and short of blocks.
 CRAMPED = {
+    **UNLIMITED,
     "async_scheduling": True,
     "max_num_seqs": 16,
-    "max_num_active_seqs": None,
     "num_gpu_blocks": 72,
     "block_size": 16,
     "scheduler_reserve_full_isl": False,
@@ -170,6 +188,16 @@ SETTINGS = {
     "an ending request is displaced": {"async_scheduling": True, "max_num_seqs": 4},
     "output is cached when scheduled": {**CRAMPED, "enable_prefix_caching": True},
     "the state after the step before": {"async_scheduling": True},
+    "whoever gives up goes on waiting": {
+        **UNLIMITED,
+        "max_num_seqs": 64,
+        "num_gpu_blocks": 800,
+        "block_size": 16,
+    },
+    "who came at the end of a step is not met": {"max_num_queued_reqs": 12},
+    "a prompt counts until its end": {"max_num_queued_tokens": 1000},
+    "one request more than the limit": {"max_num_queued_reqs": 12},
+    "the limit of tokens may be met": {"max_num_queued_tokens": 0},
     "hits among the free blocks are free": {
         "enable_prefix_caching": True,
         "num_gpu_blocks": 72,
@@ -205,6 +233,11 @@ def test_a_wrong_rule_is_caught(what, name, module, right, wrong):
     pytest.fail("not caught in 30 cases")
 
 
+def test_a_policy_that_turns_requests_away_is_refused():
+    with pytest.raises(PolicyError, match="max-num-queued-reqs"):
+        check_deployable(get_policy(HOOKS / "rejects.py"), None)
+
+
 def test_every_field_that_a_policy_reads_is_that_of_the_simulator():
     """All fields of both rows, whenever the plug-in asks; the simulator asks at least as often."""
     reads_all = frozenset(
@@ -231,7 +264,7 @@ def test_every_field_that_a_policy_reads_is_that_of_the_simulator():
     compared = 0
     for seed in range(12):
         rng = np.random.default_rng(seed)
-        config, trace = draw_config(rng), draw_trace(rng)
+        config, trace = draw_config(rng).override(UNLIMITED), draw_trace(rng)
         predicted = rng.choice([1.0, 30.0, np.nan], len(trace))
         workload = prepare(trace, config, predicted)
         engine = simulate_reference(workload, spied, config, STEP_TIME)

@@ -112,6 +112,11 @@ def check_deployable(policy: Policy, vllm_config: Any) -> None:
             f"policy {policy.name!r} reads the true output length, which nobody has in production; "
             "choose one that makes do with a prediction"
         )
+    if policy.reject is not None:
+        raise PolicyError(
+            f"policy {policy.name!r} turns requests away (reject), which vLLM's scheduler cannot; "
+            "leave the hook out and use vLLM's --max-num-queued-reqs or --max-num-queued-tokens"
+        )
     scheduling = vllm_config.scheduler_config
     if scheduling.policy != "fcfs":
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import kernel
-from queuesmith.engine.compile import CompiledPolicy
+from queuesmith.engine.compile import CompiledPolicy, compile_policy
 from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Recording, Result
 from queuesmith.engine.state import (
     ABORTS,
@@ -27,14 +27,14 @@ from queuesmith.engine.state import (
     WORK_DTYPE,
 )
 from queuesmith.engine.step_time import StepTime
-from queuesmith.engine.workload import Workload, request_rows
+from queuesmith.engine.workload import Workload, in_vllm_order, request_rows
 from queuesmith.errors import EngineError, PolicyError
 from queuesmith.policies import HOOKS, Policy
 from queuesmith.request import ENGINE_DTYPE, ENGINE_FIELDS, REQUEST_FIELDS
 
 #: What the kernel may do, in steps and questions to a policy, before it first comes back to Python;
 #: a question may cost a tenth of a millisecond. Later it comes back about every `SECONDS_PER_TURN`.
-FIRST_ALLOWANCE = 4096
+FIRST_ALLOWANCE = 2048
 SECONDS_PER_TURN = 0.1
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def simulate_workload(
     `jump` says whether stretches of pure decode are taken at once; the results are the same. With
     a `fleet` there are several engines.
     """
+    policy = in_vllm_order(compiled.policy, config.scheduling_policy)
+    if policy is not compiled.policy:
+        compiled = compile_policy(policy)
     if fleet is not None or workload.next_turn is not None:
         # Only now, since the loop around several engines imports this module for one of them.
         from queuesmith.engine.fleet import ONE_REPLICA, simulate_fleet
@@ -200,7 +203,7 @@ def _run(
         compiled.reject,
     )
     try:
-        status = in_turns(lambda: kernel.run(*arguments), state)
+        status = in_turns(kernel.run, arguments, state)
     except (ArithmeticError, ValueError, IndexError) as error:
         raise explain_fault(compiled.policy, requests, engine[0], state[0], error) from None
     if status != kernel.FINISHED:
@@ -208,21 +211,25 @@ def _run(
     return _Run(requests, state[0], work, itl, recording)
 
 
-def in_turns(run: Callable[[], int], row: Any) -> int:
+def in_turns(run: Callable[..., int], arguments: Sequence[Any], row: Any) -> int:
     """Run the kernel, coming back to Python often enough for signals to be heard.
 
     Parameters
     ----------
     run : callable
         Goes on from where it stopped, and returns ``PAUSED`` when the allowance is used up.
+    arguments : sequence
+        Arrays and hooks.
     row : (1,) record array
         With the `allowance`.
     """
+    # numba takes ten times as long to tell the type of a record array as of a plain one.
+    plain = [each.view(np.ndarray) if hasattr(each, "view") else each for each in arguments]
     allowance = FIRST_ALLOWANCE
     while True:
         row.allowance = allowance
         start = time.perf_counter()
-        status = run()
+        status = run(*plain)
         if status != kernel.PAUSED:
             return status
         seconds = max(time.perf_counter() - start, 1e-6)

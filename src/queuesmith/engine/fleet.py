@@ -258,7 +258,7 @@ class _FleetRun:
             route_key,
         )
         try:
-            status = in_turns(lambda: fleet_kernel.run_fleet(*arguments), self.control)
+            status = in_turns(fleet_kernel.run_fleet, arguments, self.control)
         except (ArithmeticError, ValueError, IndexError) as error:
             control = self.control[0]
             k = int(control.fault_replica)

@@ -13,7 +13,7 @@ from typing import Any
 from queuesmith.config import EngineConfig
 from queuesmith.engine.block_pool import BlockPool
 from queuesmith.engine.step_time import StepTime
-from queuesmith.engine.workload import Workload, request_rows
+from queuesmith.engine.workload import Workload, in_vllm_order, request_rows
 from queuesmith.errors import ConfigError, EngineError
 from queuesmith.policies import Policy
 from queuesmith.request import AVERAGE_WEIGHT, REQUEST_FIELDS
@@ -39,6 +39,7 @@ def simulate_reference(
     """
     if workload.next_turn is not None:
         raise ConfigError("sessions that wait for answers need simulate_reference_fleet")
+    policy = in_vllm_order(policy, config.scheduling_policy)
     engine = ReferenceEngine(make_requests(workload, policy), policy, config, step_time)
     engine.run(horizon)
     return engine
@@ -347,9 +348,9 @@ class ReferenceEngine:
         for time, is_abort, row in sorted(arrivals + aborts):
             if time > self.now:
                 break
-            if is_abort:
+            if is_abort and not self.requests[row].has_ended:
                 self.abort(self.requests[row])
-            else:
+            elif not is_abort:
                 self.arrive(self.requests[row])
 
     def arrive(self, request: Request) -> None:

@@ -12,7 +12,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.engine.fleet import Fleet, sent_rows
 from queuesmith.engine.reference import ReferenceEngine, Request, make_requests
 from queuesmith.engine.step_time import StepTime
-from queuesmith.engine.workload import Workload, request_rows
+from queuesmith.engine.workload import Workload, in_vllm_order, request_rows
 from queuesmith.policies import Policy
 from queuesmith.routers.rows import SENT_FIELDS
 
@@ -29,6 +29,7 @@ def simulate_reference_fleet(
     horizon: float = math.inf,
 ) -> "ReferenceFleet":
     """Run reference engines behind a router on a workload and return them as they ended."""
+    policy = in_vllm_order(policy, config.scheduling_policy)
     replicas = [
         Replica(index, ReferenceEngine([], policy, config, step_time))
         for index in range(fleet.num_replicas)
@@ -102,9 +103,10 @@ class ReferenceFleet:
                     replica.engine.end()
                 replica.is_computing = what == BEGINS
                 for row in list(self.waited_for):
-                    for end in (self.requests[row].finished_ts, self.requests[row].rejected_ts):
-                        if not math.isnan(end):
-                            self.follow(row, end)
+                    if not math.isnan(self.requests[row].finished_ts):
+                        self.follow(row, self.requests[row].finished_ts)
+                    elif not math.isnan(self.requests[row].rejected_ts):
+                        self.follow(row, self.requests[row].rejected_ts)
 
     def events(self) -> list[tuple[float, int, int]]:
         """Return when something happens next, what, and to which row or replica."""

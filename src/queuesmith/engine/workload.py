@@ -1,6 +1,6 @@
 """A trace as one engine can run it: what fits, how long it runs, what may be known of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from queuesmith.config import EngineConfig
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.policies import Policy
+from queuesmith.policies import Policy, get_policy
 from queuesmith.request import REQUEST_DTYPE
 from queuesmith.traces.trace import Trace
 
@@ -88,6 +88,24 @@ class Workload:
         first, end = self.contents.offsets[row : row + 2]
         numbers: list[int] = self.contents.numbers[first : end - 1].tolist()
         return numbers
+
+
+def in_vllm_order(policy: Policy, scheduling_policy: str) -> Policy:
+    """Return the policy that orders requests where vLLM runs with a ``--scheduling-policy``.
+
+    The built-in ``fcfs`` stands for vLLM as it is, whose order is then that of the built-in
+    ``priority``: by priority, arrival and row. Every other policy orders as its file says.
+
+    Examples
+    --------
+    >>> in_vllm_order(get_policy("fcfs"), "priority")
+    Policy(fcfs, by priority as vLLM)
+    >>> in_vllm_order(get_policy("sjf"), "priority")
+    Policy(sjf)
+    """
+    if scheduling_policy == "priority" and policy == get_policy("fcfs"):
+        return replace(get_policy("priority"), name="fcfs, by priority as vLLM")
+    return policy
 
 
 def can_run(trace: Trace, config: EngineConfig) -> NDArray[np.bool_]:

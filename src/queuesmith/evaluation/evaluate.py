@@ -179,8 +179,10 @@ def capacity(trace: Trace, config: EngineConfig, step_time: StepTime) -> float:
     It is ``N / (T2 - T1)``, T1 and T2 the times to finish the N requests once and twice in a row
     when all of them arrive at once, so that ramp-up and drain cancel. Requests so few that most of
     T1 is ramp-up and drain, and both copies run side by side, are repeated until they are not. A
-    copy shares prefixes within itself as the trace does, and none with another copy.
+    copy shares prefixes within itself as the trace does, and none with another copy. Nobody is
+    turned away.
     """
+    config = config.override({"max_num_queued_reqs": None, "max_num_queued_tokens": None})
 
     def seconds(repeats: int) -> float:
         rows = np.tile(np.arange(len(trace)), repeats)

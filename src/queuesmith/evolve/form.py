@@ -141,6 +141,8 @@ def _check_tree(checked: CheckedFile) -> None:
         raise CandidateError("ENGINE: a candidate is judged on the engine it is given; delete it")
     if "ORACLE" in checked.constants:
         raise CandidateError("ORACLE: a candidate is never told true output lengths; delete it")
+    if "reject" in checked.functions:
+        raise CandidateError("reject: a candidate serves all requests it is judged by; delete it")
     if len(checked.functions) > MAX_FUNCTIONS:
         raise CandidateError(
             f"{len(checked.functions)} functions, more than the {MAX_FUNCTIONS} of a candidate; "
