@@ -456,29 +456,30 @@ def excesses(
     num_requests : (n,) int64
         That they are about.
     """
-    found = {}
-    for guard in guards:
-        statistic = STATISTICS.get(guard.name)
-        if statistic is None:
-            continue
-        value, base = mine[guard.name], other[guard.name]
-        sign = 1.0 if statistic.better == "lower" else -1.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            worse = sign * (value / base - 1 if statistic.relative else value - base)
-            ramp = _ramp(worse, guard.margin)
-            if guard.least:
-                ramp = np.minimum(ramp, _ramp(sign * (value - base), guard.least))
-        ramp = np.nan_to_num(ramp, nan=0.0, posinf=1.0)
+    chosen = [guard for guard in guards if guard.name in STATISTICS]
+    if not chosen:
+        return {}
+    statistics = [STATISTICS[guard.name] for guard in chosen]
+    relative = np.array([[one.relative] for one in statistics])
+    sign = np.array([[1.0 if one.better == "lower" else -1.0] for one in statistics])
+    margin = np.array([[guard.margin] for guard in chosen])
+    least = np.array([[guard.least] for guard in chosen])
+    value, base = (np.array([of[guard.name] for guard in chosen]) for of in (mine, other))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = sign * (value - base)
+        worse = np.where(relative, sign * (value / base - 1), gap)
+        used = np.minimum(_ramp(worse, margin), np.where(least > 0, _ramp(gap, least), 1.0))
+    used[np.isnan(used)] = 0.0
+    for place, guard in enumerate(chosen):
         if guard.name == "ttft_p999":
-            ramp = np.where(num_requests < LEAST_FOR_P999, 0.0, ramp)
-        found[guard.name] = ramp
-    return found
+            used[place, num_requests < LEAST_FOR_P999] = 0.0
+    return {guard.name: row for guard, row in zip(chosen, used, strict=True)}
 
 
-def _ramp(worse: Floats, margin: float) -> Floats:
-    if margin <= 0:
-        return (worse > 0).astype(np.float64)
-    return np.asarray(np.clip(2 * worse / margin - 1, 0.0, 1.0))
+def _ramp(worse: Floats, margin: Floats) -> Floats:
+    """Go from 0 at half of a margin to 1 at the whole; without a margin there is a step."""
+    ramp = np.where(margin > 0, 2 * worse / margin - 1, np.where(worse > 0, 1.0, worse))
+    return np.minimum(np.maximum(ramp, 0.0), 1.0)
 
 
 def search_score(gain: Floats, excess: Floats) -> Floats:
