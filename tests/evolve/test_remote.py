@@ -54,7 +54,7 @@ def read(folder):
 
 def plain(outcome):
     """Leave out what may differ from run to run."""
-    return outcome.status, outcome.reason, [times.tobytes() for times in outcome.ttft]
+    return outcome.status, outcome.reason, [times.tobytes() for times in outcome.values]
 
 
 def children_of(pid):

@@ -61,7 +61,7 @@ def watched():
 
 def plain(outcome):
     """An outcome without what may differ from run to run."""
-    times = [values.tobytes() for values in outcome.ttft]
+    times = [values.tobytes() for values in outcome.values]
     return outcome.status, outcome.reason, times, outcome.behaviour
 
 
@@ -106,7 +106,7 @@ def test_candidates_get_the_times_that_the_engine_gives_them_without_a_sandbox(j
         ]
 
         assert outcome.status == "ok"
-        assert [times.tobytes() for times in outcome.ttft] == [each.tobytes() for each in expected]
+        assert [times.tobytes() for times in outcome.values] == [each.tobytes() for each in expected]
         assert outcome.cpu_seconds > 0
 
 
@@ -132,12 +132,12 @@ def test_cells_can_be_chosen_for_each_call(sandbox):
     (part,) = sandbox.run(SOURCES[:1], cells=[2, 0])
     (nothing,) = sandbox.run(SOURCES[:1], cells=[])
 
-    assert [times.tolist() for times in part.ttft] == [
-        whole.ttft[2].tolist(),
-        whole.ttft[0].tolist(),
+    assert [times.tolist() for times in part.values] == [
+        whole.values[2].tolist(),
+        whole.values[0].tolist(),
     ]
     assert part.behaviour != whole.behaviour
-    assert (nothing.status, nothing.ttft) == ("ok", ())
+    assert (nothing.status, nothing.values) == ("ok", ())
     with pytest.raises(ConfigError, match="cells must be 0 to 2"):
         list(sandbox.run(SOURCES[:1], cells=[3]))
 
@@ -155,7 +155,7 @@ def test_a_candidate_stops_after_the_cell_where_its_rule_says_so(job, sandbox):
 
     assert plain(never) == plain(unasked) == plain(whole)
     assert at_once.status == "ok"
-    assert [times.tobytes() for times in at_once.ttft] == [whole.ttft[0].tobytes()]
+    assert [times.tobytes() for times in at_once.values] == [whole.values[0].tobytes()]
 
 
 def test_an_answer_of_fewer_cells_is_believed_of_nobody_who_may_not_stop(job):
@@ -163,7 +163,7 @@ def test_an_answer_of_fewer_cells_is_believed_of_nobody_who_may_not_stop(job):
     request = Request("", (0, 1), limit=1.0)
     stopping = Sandbox(SimulationJob(job.cells, slow_so_far))
 
-    assert len(stopping._read(part, request).ttft) == 1
+    assert len(stopping._read(part, request).values) == 1
     assert stopping._read(part, Request("", (0, 1))).status == "crash"
     assert stopping._read(part[:-8], request).status == "crash"
     assert stopping._read(child.SERVED, request).status == "crash"
@@ -252,7 +252,7 @@ def test_any_bytes_of_a_fork_make_an_outcome_and_no_times(answer):
 
     assert isinstance(outcome, Outcome)
     assert outcome.status in ("fault", "memory", "crash")
-    assert outcome.ttft == ()
+    assert outcome.values == ()
     assert outcome.reason.isprintable()
 
 

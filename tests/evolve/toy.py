@@ -14,8 +14,8 @@ from queuesmith.evolve import run
 from queuesmith.evolve.candidate import Proposal
 from queuesmith.evolve.config import parse_config
 from queuesmith.evolve.evaluator import Evaluated
-from queuesmith.evolve.tuning import CellResult, StopRule, hopeless
-from queuesmith.metrics import ttft
+from queuesmith.evolve.cells import CellResult
+from queuesmith.evolve.tuning import StopRule, hopeless
 from queuesmith.policies.policy import load_text
 
 CONFIG = """
@@ -104,31 +104,31 @@ class InProcess:
         for text, limit in zip(texts, limits, strict=True):
             time.sleep(self.pause)
             self.num_runs += 1
-            times = []
+            kept = []
             try:
                 compiled = compile_policy(load_text("candidate", text, Path("candidate.py")))
                 for cell in cells:
                     self.num_cells += 1
-                    times.append(self._ttft(compiled, cell))
-                    if self.rule and self.rule(cells, times, limit):
+                    kept.append(self._keep(compiled, cell))
+                    if self.rule and self.rule(cells, kept, limit):
                         break
             except PolicyError as error:
                 yield Evaluated("fault", str(error).splitlines()[0], {})
                 continue
             results = {
-                self.scale.cells[cell]: CellResult.of(seconds, self.scale.tail_len)
-                for cell, seconds in zip(cells, times, strict=False)
+                self.scale.cells[cell]: CellResult(values)
+                for cell, values in zip(cells, kept, strict=False)
             }
-            stopped = len(times) < len(cells)
+            stopped = len(kept) < len(cells)
             assert not stopped or hopeless(self.scale.bound(results, windows), limit)
             yield Evaluated("stopped" if stopped else "ok", "", results, 0.001)
 
-    def _ttft(self, compiled, cell):
+    def _keep(self, compiled, cell):
         traffic = self.traffic
         result = simulate_workload(
             traffic.workloads[cell], compiled, traffic.config, traffic.step_time
         )
-        return ttft(result)
+        return traffic.keep(cell, result)
 
 
 def use_toys(monkeypatch):
@@ -156,7 +156,7 @@ def contents(archive):
         "generations": "seed, track, number, windows, rng, calls, closed",
         "candidates": "number, seed, track, generation, island, place, text, behaviour, proposer, "
         "parents, note, size, meta, status, score, window_scores, clean, verdict, sentence",
-        "scores": "candidate, window, load, num_requests, mean, p99, max, tail",
+        "scores": "candidate, window, load, num_requests, mean, p99, max, kept",
         "members": "*",
         "champions": "*",
     }.items():

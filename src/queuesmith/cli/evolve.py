@@ -255,8 +255,8 @@ def _print(document: dict[str, Any], console: "Console") -> None:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("seed")
-    for title in ("best", "score", "95 % interval", "nodes", "tails", "control"):
-        table.add_column(title, justify="left" if title == "tails" else "right")
+    for title in ("best", "score", "95 % interval", "nodes", "guards", "control"):
+        table.add_column(title, justify="left" if title == "guards" else "right")
     for row in document["seeds"]:
         best, control = row["search"], row["control"]
         if best is None:
@@ -268,7 +268,7 @@ def _print(document: dict[str, Any], console: "Console") -> None:
             _signed(best["score"]),
             f"{_signed(best['low'])} to {_signed(best['high'])}",
             str(best["size"]),
-            "clean" if best["clean"] else f"violated: {len(best['tail_reasons'])}",
+            "clean" if best["clean"] else f"broken: {len(best['reasons'])}",
             _signed(control and control["score"]),
         )
     console.print(table)

@@ -41,10 +41,18 @@ class Goal:
     name: str
     statistic: Statistic
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it by its name, since a statistic holds functions that have none."""
+        return _by_name, (self.name,)
+
     @property
     def needs_slo(self) -> bool:
         """Whether it is undefined without an SLO."""
         return self.statistic in (SLO_ATTAINMENT, GOODPUT)
+
+
+def _by_name(name: str) -> Goal:
+    return GOALS[name]
 
 
 GOALS: dict[str, Goal] = {

@@ -13,6 +13,7 @@ from queuesmith.evaluation.statistics import (
     NUM_QUANTILE_DRAWS,
     STATISTICS,
     Statistic,
+    change_of,
     class_means,
     draw_weights,
 )
@@ -472,34 +473,82 @@ def gain_and_excess(
 ) -> tuple[Floats, Floats]:
     """Return the goal's gain and the worst excess over all guards, for each row of weights.
 
-    The gain is a log ratio, or of a share the difference; above 0 is better. The excess is 0 up to
-    half a guard's margin and 1 from the whole margin on, so that a search is warned before the
-    guard breaks. It looks at point estimates: a search cannot afford intervals.
+    Of the guards of single classes nothing is looked at: they are judged, not searched by.
     """
-    change = goal.statistic.contrast(samples, reference, weights).values
-    gain = -change if goal.statistic.better == "lower" else change
+    names = {goal.statistic.name, *(guard.name for guard in guards)} & STATISTICS.keys()
+    mine, other = (
+        {name: STATISTICS[name].values(one, weights) for name in names}
+        for one in (samples, reference)
+    )
+    num_requests = np.full(len(weights), len(reference.ttft))
     excess = np.zeros(len(weights))
-    for guard in guards:
-        statistic = STATISTICS.get(guard.name)
-        if statistic is None:
-            continue  # classes are judged, not searched by
-        if guard.name == "ttft_p999" and len(reference.ttft) < LEAST_FOR_P999:
-            continue
-        mine, other = statistic.values(samples, weights), statistic.values(reference, weights)
-        sign = 1.0 if statistic.better == "lower" else -1.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            worse = sign * (mine / other - 1 if statistic.relative else mine - other)
-            ramp = _ramp(worse, guard.margin)
-        if guard.least:
-            ramp = np.minimum(ramp, _ramp(sign * (mine - other), guard.least))
-        excess = np.maximum(excess, np.nan_to_num(ramp, nan=0.0, posinf=1.0))
-    return gain, excess
+    for each in excesses(guards, mine, other, num_requests).values():
+        excess = np.maximum(excess, each)
+    return goal_gain(goal, mine, other), excess
 
 
-def _ramp(worse: Floats, margin: float) -> Floats:
-    if margin <= 0:
-        return (worse > 0).astype(np.float64)
-    return np.asarray(np.clip(2 * worse / margin - 1, 0.0, 1.0))
+def goal_gain(goal: Goal, mine: Mapping[str, Floats], other: Mapping[str, Floats]) -> Floats:
+    """Return the goal's gain over the reference: a log ratio, or of a share the difference.
+
+    Parameters
+    ----------
+    goal : Goal
+    mine, other : mapping of str to (n,) float64
+        Values of statistics by name, and those of the reference.
+
+    Returns
+    -------
+    (n,) float64
+        Above 0 is better.
+    """
+    statistic = goal.statistic
+    change = change_of(mine[statistic.name], other[statistic.name], statistic.relative)
+    return 0.0 - change if statistic.better == "lower" else change
+
+
+def excesses(
+    guards: Sequence[Guard],
+    mine: Mapping[str, Floats],
+    other: Mapping[str, Floats],
+    num_requests: Ints,
+) -> dict[str, Floats]:
+    """Return how far each guard's margin is used up: 0 up to half of it, 1 from the whole on.
+
+    So a search is warned before a guard breaks. Point estimates decide: a search cannot afford
+    intervals.
+
+    Parameters
+    ----------
+    guards : sequence of Guard
+    mine, other : mapping of str to (n,) float64
+        Values of statistics by name, and those of the reference.
+    num_requests : (n,) int64
+        That they are about.
+    """
+    chosen = [guard for guard in guards if guard.name in STATISTICS]
+    if not chosen:
+        return {}
+    statistics = [STATISTICS[guard.name] for guard in chosen]
+    relative = np.array([[one.relative] for one in statistics])
+    sign = np.array([[1.0 if one.better == "lower" else -1.0] for one in statistics])
+    margin = np.array([[guard.margin] for guard in chosen])
+    least = np.array([[guard.least] for guard in chosen])
+    value, base = (np.array([of[guard.name] for guard in chosen]) for of in (mine, other))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = sign * (value - base)
+        worse = np.where(relative, sign * (value / base - 1), gap)
+        used = np.minimum(_ramp(worse, margin), np.where(least > 0, _ramp(gap, least), 1.0))
+    used[np.isnan(used)] = 0.0
+    for place, guard in enumerate(chosen):
+        if guard.name == "ttft_p999":
+            used[place, num_requests < LEAST_FOR_P999] = 0.0
+    return {guard.name: row for guard, row in zip(chosen, used, strict=True)}
+
+
+def _ramp(worse: Floats, margin: Floats) -> Floats:
+    """Go from 0 at half of a margin to 1 at the whole; without a margin there is a step."""
+    ramp = np.where(margin > 0, 2 * worse / margin - 1, np.where(worse > 0, 1.0, worse))
+    return np.minimum(np.maximum(ramp, 0.0), 1.0)
 
 
 def search_score(gain: Floats, excess: Floats) -> Floats:

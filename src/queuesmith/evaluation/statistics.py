@@ -83,7 +83,7 @@ class Ratio(Statistic):
     ) -> Draws:
         """Return the change with its linearised spread, for bootstrap-t, if it is a log ratio."""
         base = self.values(reference, weights) if base is None else base
-        change = _change(self.values(samples, weights), base, self.relative)
+        change = change_of(self.values(samples, weights), base, self.relative)
         mine, other = self.of(samples), self.of(reference)
         num_units = weights.shape[1]
         if not self.relative or mine is None or other is None:
@@ -117,7 +117,7 @@ class Quantile(Statistic):
         """Return the change; as many draws as a standard error needs."""
         weights = weights[: 1 + NUM_QUANTILE_DRAWS]
         base = self.values(reference, weights) if base is None else base[: len(weights)]
-        change = _change(self.values(samples, weights), base, self.relative)
+        change = change_of(self.values(samples, weights), base, self.relative)
         return Draws(change, weights.shape[1])
 
 
@@ -138,11 +138,12 @@ class ItlQuantile(Quantile):
         return middle
 
 
-def _change(values: Floats, base: Floats, relative: bool) -> Floats:
+def change_of(values: Floats, base: Floats, relative: bool) -> Floats:
+    """Return log(values / base), 0 where both are 0; their difference if not `relative`."""
     if not relative:
         return values - base
     with np.errstate(divide="ignore", invalid="ignore"):
-        change = np.log(values) - np.log(base)
+        change: Floats = np.log(values) - np.log(base)
     change[(values == 0) & (base == 0)] = 0.0
     return change
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from queuesmith.errors import ConfigError
+from queuesmith.evolve.cells import Cell, CellResult
 from queuesmith.evolve.config import CURRENCIES
 from queuesmith.evolve.schema import (
     APPLICATION_ID,
@@ -29,7 +28,6 @@ from queuesmith.evolve.schema import (
     Member,
     read_candidate,
 )
-from queuesmith.evolve.tuning import Cell, CellResult
 from queuesmith.evolve.writer import Writer
 from queuesmith.traces.source import one_line
 
@@ -310,14 +308,14 @@ class Archive:
             ]
 
     def results(self, candidate: int) -> dict[Cell, CellResult]:
-        """Return the cells of a candidate whose tails are kept."""
-        query = "SELECT window, load, num_requests, mean, tail FROM scores WHERE candidate = ?"
+        """Return the cells of a candidate of which enough is kept."""
+        query = "SELECT window, load, kept FROM scores WHERE candidate = ?"
         rows = self.rows(query, (candidate,))
         with self._decoding():
             return {
-                Cell(window, load): CellResult(num_requests, mean, np.frombuffer(tail, np.float64))
-                for window, load, num_requests, mean, tail in rows
-                if tail is not None
+                Cell(window, load): CellResult.unpack(kept)
+                for window, load, kept in rows
+                if kept is not None
             }
 
 

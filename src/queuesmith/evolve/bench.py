@@ -3,7 +3,6 @@
 Held-out windows are served only once their opening is in the ledger.
 """
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,34 +14,20 @@ from numpy.typing import NDArray
 from queuesmith.backends import Backend
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
+from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import Preset
+from queuesmith.evaluation.goals import MARGIN
+from queuesmith.evaluation.judge import REFERENCE, Change
+from queuesmith.evaluation.samples import Samples, pool
+from queuesmith.evolve.cells import Configuration
 from queuesmith.evolve.config import EvolveConfig
 from queuesmith.evolve.ledger import HeldOut, Opening
-from queuesmith.evolve.tuning import REFERENCE, Traffic, prepare_traffic
-from queuesmith.metrics import queued_time, ttft
+from queuesmith.evolve.standing import Beside, Difference, Reference, guard_rows, less, tell
+from queuesmith.evolve.tuning import Traffic, prepare_traffic
+from queuesmith.metrics import queued_time
 from queuesmith.policies import Policy, get_policy
-from queuesmith.score import (
-    MARGIN,
-    Configuration,
-    Sample,
-    improvement,
-    load_tests,
-    ratio_to,
-    score,
-    tail_violation,
-    term_columns,
-)
-from queuesmith.stats import (
-    bootstrap_weights,
-    interval,
-    pooled_mean_draws,
-    pooled_quantile_draws,
-)
 from queuesmith.window_sets import WindowSet
 from queuesmith.windows import Window
-
-#: Of every interval.
-DRAWS = 10_000
 
 Floats = NDArray[np.float64]
 
@@ -54,23 +39,18 @@ class Measured:
     Attributes
     ----------
     policy : Policy
-    samples : mapping of Configuration to Sample
+    samples : mapping of Configuration to Samples
     queued, step : mapping of Configuration to float
         Mean queued time of a request and mean length of a step, s.
+    beside : Beside
+        How it stands beside FCFS there.
     """
 
     policy: Policy
-    samples: Mapping[Configuration, Sample]
+    samples: Mapping[Configuration, Samples]
     queued: Mapping[Configuration, float]
     step: Mapping[Configuration, float]
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Prepared windows of one part on one engine."""
-
-    traffic: Traffic
-    prompt_len: Mapping[Configuration, NDArray[np.int64]]
+    beside: Beside
 
 
 class Bench:
@@ -99,8 +79,9 @@ class Bench:
         self._workers = Backend.choose("threading", workers).num_workers
         self._progress = progress
         self._windows: dict[str, list[Window]] = {}
-        self._parts: dict[tuple[str, str], Part] = {}
+        self._parts: dict[tuple[str, str], Traffic] = {}
         self._measured: dict[tuple[str, str, str], Measured] = {}
+        self._references: dict[tuple[str, str], Reference] = {}
         self._opened = ""
 
     @property
@@ -131,7 +112,7 @@ class Bench:
         """Count the windows of each source in a part."""
         return {source.file: len(source.parts.get(part, ())) for source in self.window_set.sources}
 
-    def part(self, part: str, engine: Preset | None = None) -> Part:
+    def part(self, part: str, engine: Preset | None = None) -> Traffic:
         """Prepare a part on an engine, the run's own when none is given."""
         if part == "held_out" and self._opened != HeldOut.of(self.window_set).sha256:
             raise RuntimeError("held-out windows are run only after their opening was written down")
@@ -143,22 +124,15 @@ class Bench:
                 for source in self.window_set.sources
                 for _ in source.parts.get(part, ())
             ]
-            traffic = prepare_traffic(
+            self._parts[key] = prepare_traffic(
                 self.load(part),
                 names,
                 self.config.loads,
                 config=preset.config,
                 step_time=preset.step_time,
                 output_length=self.config.output_length,
+                slo=self.config.slo,
                 seed=self.config.windows.seed,
-            )
-            prompts: dict[Configuration, list[NDArray[np.int64]]] = {}
-            for configuration, index in _cells(traffic):
-                prompts.setdefault(configuration, []).append(
-                    traffic.workloads[index].trace.prompt_len
-                )
-            self._parts[key] = Part(
-                traffic, {each: np.concatenate(of) for each, of in prompts.items()}
             )
         return self._parts[key]
 
@@ -167,7 +141,7 @@ class Bench:
     ) -> list[Measured]:
         """Run policies that are trusted to end, in this process; in the order given."""
         preset = engine or self.config.engine
-        traffic = self.part(part, engine).traffic
+        traffic = self.part(part, engine)
         cells = _cells(traffic)
         for policy in policies:
             key = part, preset.name, policy.sha256
@@ -178,10 +152,36 @@ class Bench:
             runs = Parallel(n_jobs=self._workers, backend="threading")(
                 delayed(_run)(traffic, compiled, index) for _, index in cells
             )
-            self._measured[key] = _pool(policy, cells, traffic, runs)
+            self._measured[key] = self._pool(policy, part, engine, runs)
         # The same text may be measured under two names.
         found = [self._measured[part, preset.name, policy.sha256] for policy in policies]
         return [replace(one, policy=policy) for one, policy in zip(found, policies, strict=True)]
+
+    def _pool(
+        self, policy: Policy, part: str, engine: Preset | None, runs: Sequence[Result]
+    ) -> Measured:
+        traffic = self.part(part, engine)
+        grouped: dict[Configuration, list[tuple[int, Result]]] = {}
+        for (configuration, index), run in zip(_cells(traffic), runs, strict=True):
+            grouped.setdefault(configuration, []).append((index, run))
+        samples, queued, step = {}, {}, {}
+        for key, of in grouped.items():
+            results = [run for _, run in of]
+            samples[key] = pool(
+                results,
+                [traffic.alone[index] for index, _ in of],
+                [traffic.cells[index].window for index, _ in of],
+                self.config.slo,
+            )
+            queued[key] = float(np.mean([queued_time(run).mean() for run in results]))
+            step[key] = float(np.mean([run.end_time / max(run.num_steps, 1) for run in results]))
+        where = part, (engine or self.config.engine).name
+        if where not in self._references:
+            own = policy.sha256 == get_policy(REFERENCE).sha256
+            base = samples if own else self.fcfs(part, engine).samples
+            self._references[where] = Reference(base, self.config.goal, self.config.guards)
+        beside = self._references[where].lay_beside(samples)
+        return Measured(policy, samples, queued, step, beside)
 
     def fcfs(self, part: str, engine: Preset | None = None) -> Measured:
         """Measure what everybody is held against."""
@@ -199,171 +199,89 @@ def _cells(traffic: Traffic) -> list[tuple[Configuration, int]]:
     return [(key, index) for key, _, index in cells]
 
 
-def _run(traffic: Traffic, compiled: CompiledPolicy, index: int) -> tuple[Floats, float, float]:
-    result = simulate_workload(
-        traffic.workloads[index], compiled, traffic.config, traffic.step_time
-    )
-    step = result.end_time / max(result.num_steps, 1)
-    return ttft(result), float(queued_time(result).mean()), step
+def _run(traffic: Traffic, compiled: CompiledPolicy, index: int) -> Result:
+    return simulate_workload(traffic.workloads[index], compiled, traffic.config, traffic.step_time)
 
 
-def _pool(
-    policy: Policy,
-    cells: Sequence[tuple[Configuration, int]],
-    traffic: Traffic,
-    runs: Sequence[tuple[Floats, float, float]],
-) -> Measured:
-    grouped: dict[Configuration, list[tuple[int, tuple[Floats, float, float]]]] = {}
-    for (configuration, index), run in zip(cells, runs, strict=True):
-        grouped.setdefault(configuration, []).append((traffic.cells[index].window, run))
-    return Measured(
-        policy,
-        {
-            key: Sample(
-                np.concatenate([run[0] for _, run in of]),
-                np.repeat([window for window, _ in of], [len(run[0]) for _, run in of]),
-            )
-            for key, of in grouped.items()
-        },
-        {key: float(np.mean([run[1] for _, run in of])) for key, of in grouped.items()},
-        {key: float(np.mean([run[2] for _, run in of])) for key, of in grouped.items()},
-    )
+def difference(one: Measured, other: Measured) -> Difference:
+    """Return how much more one policy gains than another on the same windows."""
+    return Difference.of(less(one.beside.gain, other.beside.gain))
 
 
-def score_draws(
-    policy: Mapping[Configuration, Sample], reference: Mapping[Configuration, Sample], seed: int = 0
-) -> Floats:
-    """Score a policy, then score it again in every bootstrap draw of windows.
-
-    Returns
-    -------
-    (1 + draws,) float64
-        The first is the score. Draws are those of `queuesmith.score.score`, the same ones for every
-        policy, so that the difference of two rows is paired. Without draws where a source has a
-        single window.
-    """
-    windows = {key.source: np.unique(sample.window) for key, sample in policy.items()}
-    draws = DRAWS if min(map(len, windows.values())) > 1 else 0
-    weights = {}
-    for source, numbers in windows.items():
-        rng = np.random.default_rng([seed, zlib.crc32(source.encode())])
-        drawn = bootstrap_weights(len(numbers), draws, rng)
-        weights[source] = np.vstack([np.ones((1, len(numbers)), np.int64), drawn])
-    total = np.zeros(1 + draws)
-    for key, mine in policy.items():
-        of = [
-            (sample.ttft, np.searchsorted(windows[key.source], sample.window), weights[key.source])
-            for sample in (mine, reference[key])
-        ]
-        mean = ratio_to(*(pooled_mean_draws(*each) for each in of))
-        p99 = ratio_to(*(pooled_quantile_draws(*each, 0.99) for each in of))
-        with np.errstate(invalid="ignore"):  # one term endlessly good, another endlessly bad: NaN
-            total += term_columns(mean, p99)[-1]
-    return total
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A score less another one, with the 95 % interval over windows; above 0 is better."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, draws: Floats) -> "Difference":
-        """Read it from an estimate and its draws."""
-        return cls(float(draws[0]), *interval(draws[1:]))
-
-    @property
-    def sure(self) -> bool:
-        """Whether it is above 0, and its interval too; not when the interval is unknown."""
-        return self.value > 0 and self.low > 0
-
-    def __str__(self) -> str:
-        return f"{self.value:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
-
-
-def difference(one: Measured, other: Measured, fcfs: Measured) -> Difference:
-    """Return how much better one policy scores than another on the same windows."""
-    with np.errstate(invalid="ignore"):
-        draws = score_draws(one.samples, fcfs.samples) - score_draws(other.samples, fcfs.samples)
-    return Difference.of(draws)
-
-
-def standings(measured: Sequence[Measured], fcfs: Measured) -> list[dict[str, Any]]:
-    """Return one row for each policy, best score first: total score and tail violations."""
+def standings(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Return one row for each policy: those that break no guard first, each block by its gain."""
     rows = []
     for one in measured:
-        scored = score(one.samples, fcfs.samples, draws=DRAWS)
+        gain = Difference.of(one.beside.gain)
+        statistic = one.beside.goal.statistic
+        changes = [each.changes[statistic.name] for each in one.beside.configurations.values()]
         rows.append(
             {
                 "policy": one.policy.name,
                 "policy_sha256": one.policy.sha256,
-                "score": scored.value,
-                "low": scored.low,
-                "high": scored.high,
-                "tail_violations": len(violations(one, fcfs)),
-                "mean_worse": sum(
-                    bool(term.mean_gain < -np.log1p(MARGIN)) for term in scored.terms.values()
-                ),
-                "num_configurations": len(scored.terms),
+                "score": gain.value,
+                "low": gain.low,
+                "high": gain.high,
+                "broken_guards": len(one.beside.broken),
+                "reasons": one.beside.reasons,
+                "worse": sum(statistic.worse(change.change) > MARGIN for change in changes),
+                "num_configurations": len(changes),
             }
         )
-    return sorted(rows, key=lambda row: (-np.nan_to_num(row["score"], nan=-np.inf), row["policy"]))
+    return sorted(rows, key=standing_order)
 
 
-def violations(one: Measured, fcfs: Measured) -> list[str]:
-    """Say which tails a policy violates, and how."""
-    tails = {
-        key: tail_violation(sample, fcfs.samples[key], draws=DRAWS)
-        for key, sample in one.samples.items()
-    }
-    return [
-        f"{key.source} at {key.load}: {tail.reason}" for key, tail in tails.items() if tail.violated
-    ]
+def standing_order(row: Mapping[str, Any]) -> tuple[bool, float, str]:
+    """Sort rows of `standings`, as JSON holds them too."""
+    score = row["score"]
+    known = score is not None and not np.isnan(score)
+    return row["broken_guards"] > 0, -score if known else np.inf, row["policy"]
 
 
-def configuration_rows(one: Measured, fcfs: Measured, part: Part) -> list[dict[str, Any]]:
-    """Return one row for each configuration: changes of TTFT with intervals, tails, who pays.
+def configuration_rows(one: Measured, fcfs: Measured) -> list[dict[str, Any]]:
+    """Return one row for each configuration: goal, guards, TTFT with intervals, and who pays.
 
-    Changes are relative to FCFS; below 0 is sooner.
+    Changes are relative to FCFS, of shares differences; `gain` is above 0 for the better.
     """
-    tests = load_tests(one.samples, fcfs.samples)
+    p_values = one.beside.p_values()
+    goal, guards = one.beside.goal, one.beside.guards
     rows = []
-    for key, mine in one.samples.items():
-        base = fcfs.samples[key]
-        gain = improvement(mine, base, draws=DRAWS)
-        tail = tail_violation(mine, base, draws=DRAWS)
-        test = tests[key]
+    for key, beside in one.beside.configurations.items():
+        mine, base = one.samples[key], fcfs.samples[key]
+        mean, p99 = beside.changes["ttft_mean"], beside.changes["ttft_p99"]
+        aim = beside.changes[goal.statistic.name]
         rows.append(
             {
                 "source": key.source,
                 "load": key.load,
-                "num_windows": len(np.unique(mine.window)),
+                "num_windows": len(mine.windows),
                 "num_requests": len(mine.ttft),
                 "idle": fcfs.queued[key] < fcfs.step[key],
-                "ttft_mean": float(mine.ttft.mean()),
-                "ttft_mean_fcfs": float(base.ttft.mean()),
-                # Subtracted from 0, so that no change is 0 and not minus 0.
-                "mean_change": 0.0 - gain.mean,
-                "mean_change_low": 0.0 - gain.mean_high,
-                "mean_change_high": 0.0 - gain.mean_low,
-                "p99_change": 0.0 - gain.p99,
-                "p99_change_low": 0.0 - gain.p99_high,
-                "p99_change_high": 0.0 - gain.p99_low,
-                "p999_ratio": tail.p999_ratio,
-                "max_ratio": tail.max_ratio,
-                "tail_violated": tail.violated,
-                "tail_reason": tail.reason,
-                "wins": test.wins,
-                "ties": test.ties,
-                "losses": test.losses,
-                "p_value": test.p_holm,
-                **_who_pays(mine.ttft, base.ttft, part.prompt_len[key]),
+                "goal": goal.name,
+                "goal_change": aim.change,
+                "goal_worse": goal.statistic.worse(aim.change),
+                "ttft_mean": mean.value,
+                "ttft_mean_fcfs": mean.reference,
+                **_change("mean", mean),
+                **_change("p99", p99),
+                "guards": guard_rows(beside, guards),
+                "broken": [tell(each) for each in beside.broken],
+                "wins": beside.wins,
+                "ties": beside.ties,
+                "losses": beside.losses,
+                "p_value": p_values[key],
+                **_who_pays(mine.ttft, base.ttft, mine.prompt_len),
             }
         )
     return rows
+
+
+def _change(name: str, change: Change) -> dict[str, float]:
+    return {
+        f"{name}_change": change.change,
+        f"{name}_change_low": change.low,
+        f"{name}_change_high": change.high,
+    }
 
 
 _QUARTERS = ("shortest", "second", "third", "longest")

@@ -1,4 +1,4 @@
-"""What no policy can be below: times to first token that physics alone enforces.
+"""What no policy can be below: times that physics alone enforces.
 
 A step that computes P prefill tokens takes at least ``rate * P`` seconds and what their attention
 costs, whatever else is in it, and the attention terms ``new * (computed + new / 2)`` of a prompt of
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import Workload
+from queuesmith.engine.result import ITL_EDGES
 from queuesmith.engine.step_time import StepTime
+from queuesmith.evolve.cells import LATENCIES, TOTALS, CellResult, Keep, largest
 
 #: Share by which bounds are lowered, so that the order in which numbers are added cannot matter.
 ROUNDING = 1e-9
@@ -84,6 +86,53 @@ def least_mean_ttft(workload: Workload, config: EngineConfig, step_time: StepTim
             heapq.heapreplace(waiting, (left - (until - now), since))
             now = until
     return total / len(arrival) * (1 - ROUNDING)
+
+
+def least_result(
+    workload: Workload, alone: Floats, config: EngineConfig, step_time: StepTime, keep: Keep
+) -> CellResult:
+    """Return a result that is better in every respect than any policy's can be.
+
+    Notes
+    -----
+    Every output token after the first takes a step of its own, of at least its fixed seconds.
+    Where clients give up, a policy may leave out whom it likes, and nothing is certain but 0.
+    """
+    outputs = workload.output_len
+    totals = dict.fromkeys(TOTALS, 0.0)
+    num = len(outputs)
+    gaps = outputs - 1
+    several = gaps > 0
+    numbers = {"ttft": num, "e2el": num, "tpot": int(several.sum())}
+    totals |= {f"{name}_num": float(count) for name, count in numbers.items()}
+    totals |= {"num_requests": float(num), "num_met": float(num), "span": 1e-9}
+    totals["num_output_tokens"] = float(outputs.sum())
+    totals["num_computed_tokens"] = float((workload.trace.prompt_len + gaps).sum())
+    tails = [np.zeros(keep.tail_len)] * len(LATENCIES)
+    step = 0.0
+    if not np.isfinite(workload.abort_time).any():
+        step = (step_time.a + step_time.host_overhead) * (1 - ROUNDING)
+        first = least_ttft(workload, config, step_time)
+        last = first + gaps * step
+        per_token = np.full(numbers["tpot"], step)
+        totals["ttft_sum"] = max(least_mean_ttft(workload, config, step_time) * num, first.sum())
+        totals |= {"e2el_sum": last.sum(), "tpot_sum": per_token.sum(), "ttft_max": first.max()}
+        arrival = workload.trace.arrival_time
+        totals["span"] = float((arrival + last).max() - arrival[0])
+        totals["slowdown_max"] = float((last / alone).max())
+        tails = [largest(values, keep.tail_len) for values in (first, last, per_token)]
+        if keep.slo is not None:
+            met = np.ones(num, np.bool_)
+            for limit, values in (
+                (keep.slo.ttft, first),
+                (keep.slo.tpot, np.where(several, step, 0.0)),
+                (keep.slo.e2el, last),
+            ):
+                met &= values <= (np.inf if limit is None else limit)
+            totals["num_met"] = float(met.sum())
+    bins = np.zeros(len(ITL_EDGES) - 1)
+    bins[max(int(np.searchsorted(ITL_EDGES, step, side="right")) - 1, 0)] = gaps.sum()
+    return CellResult(np.concatenate([list(totals.values()), bins, *tails]))
 
 
 def _work(prompt: Floats, config: EngineConfig, step_time: StepTime) -> Floats:

@@ -47,7 +47,7 @@ class Parent:
         In the archive.
     text : str
     score : float
-        Of :mod:`queuesmith.score`, on the windows of this generation.
+        Fitness on the windows of this generation, 0 for FCFS.
     window_scores : tuple of float
         The same score of each of those windows alone.
     meta : mapping of str to Any

@@ -1,18 +1,16 @@
-"""Who is best of a seed: those that have survived, on all tuning windows, tails judged in full."""
+"""Who is best of a seed: survivors, on all tuning windows, guards judged with intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from queuesmith.evaluation.samples import Samples
 from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.cells import Cell, CellResult, Configuration, samples_of
 from queuesmith.evolve.loop import Loop
-from queuesmith.evolve.tuning import Cell, CellResult, Scale
-from queuesmith.score import Configuration, Sample, score, tail_violation
-
-DRAWS = 10_000
+from queuesmith.evolve.standing import Beside, Difference, Reference
+from queuesmith.evolve.tuning import Scale
 
 
 @dataclass(frozen=True)
@@ -24,9 +22,9 @@ class Champion:
     candidate : int
         Its number.
     score, low, high : float
-        On all tuning windows, with the 95 % interval over windows.
+        The goal's gain over FCFS on all tuning windows, with its 95 % interval over windows.
     reasons : tuple of str
-        The tails it violates; a champion with any is only the least bad.
+        The guards it breaks; a champion with any is only the least bad.
     """
 
     candidate: int
@@ -37,14 +35,14 @@ class Champion:
 
     @property
     def clean(self) -> bool:
-        """Whether it violates no tail."""
+        """Whether it breaks no guard."""
         return not self.reasons
 
 
 def crown(loop: Loop, seed: int, track: str) -> Champion | None:
     """Find the champion of a seed and write it down; None if nobody has survived.
 
-    Candidates that violate a tail are passed over, unless all of them do.
+    Candidates that break a guard are passed over, unless all of them do.
     """
     archive, scale = loop.archive, loop.scale
     windows = sorted(scale.sources)
@@ -56,20 +54,20 @@ def crown(loop: Loop, seed: int, track: str) -> Champion | None:
     ranked = sorted(results, key=lambda number: (-standing[number].score, sizes[number], number))
     if not ranked:
         return None
-    reference = samples(scale, scale.reference)
+    reference = make_reference(scale)
 
-    def violations(number: int) -> tuple[str, ...]:
-        mine = samples(scale, results[number])
-        tails = {key: tail_violation(mine[key], reference[key], draws=DRAWS) for key in mine}
-        return tuple(
-            f"{key.source} at {key.load}: {tail.reason}"
-            for key, tail in tails.items()
-            if tail.violated
-        )
+    def beside(number: int) -> Beside:
+        return reference.lay_beside(samples(scale, results[number]))
 
-    best = next((number for number in ranked if not violations(number)), ranked[0])
-    scored = score(samples(scale, results[best]), reference, draws=DRAWS)
-    champion = Champion(best, scored.value, scored.low, scored.high, violations(best))
+    found = beside(ranked[0])
+    best = ranked[0]
+    for number in ranked:
+        other = found if number == best else beside(number)
+        if other.clean:
+            best, found = number, other
+            break
+    gain = Difference.of(found.gain)
+    champion = Champion(best, gain.value, gain.low, gain.high, tuple(found.reasons))
     with archive.write() as writer:
         writer.champion(
             seed,
@@ -99,20 +97,16 @@ def contenders(archive: Archive, seed: int, track: str) -> list[int]:
     return sorted(last | {number for number, _ in best})
 
 
-def samples(scale: Scale, results: Mapping[Cell, CellResult]) -> dict[Configuration, Sample]:
-    """Return each configuration's TTFTs as `queuesmith.score` takes them.
+def make_reference(scale: Scale) -> Reference:
+    """Return FCFS on all tuning windows."""
+    return Reference(samples(scale, scale.reference), scale.goal, scale.guards)
 
-    Requests below a cell's tail are given their common mean: it changes neither a mean nor any
-    quantile that a score looks at, in bootstrap draws of whole windows either.
-    """
-    times: dict[Configuration, list[NDArray[Any]]] = {}
-    window: dict[Configuration, list[NDArray[Any]]] = {}
+
+def samples(scale: Scale, results: Mapping[Cell, CellResult]) -> dict[Configuration, Samples]:
+    """Return what is known of each configuration as guards are judged by."""
+    groups: dict[Configuration, list[tuple[int, CellResult]]] = {}
     for cell in scale.cells:
-        one = results[cell]
-        num_rest = one.num_requests - len(one.tail)
-        rest = one.mean * one.num_requests - float(one.tail.sum())
-        filled = np.full(num_rest, max(rest / num_rest, 0.0) if num_rest else 0.0)
         key = Configuration(scale.sources[cell.window], cell.load)
-        times.setdefault(key, []).append(np.concatenate([filled, one.tail]))
-        window.setdefault(key, []).append(np.full(one.num_requests, cell.window))
-    return {key: Sample(np.concatenate(times[key]), np.concatenate(window[key])) for key in times}
+        groups.setdefault(key, []).append((cell.window, results[cell]))
+    has_slo = scale.slo is not None
+    return {key: samples_of(group, has_slo=has_slo) for key, group in groups.items()}

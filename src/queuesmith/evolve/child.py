@@ -9,8 +9,10 @@ with the fork. This process itself never runs a line of a candidate.
 * in: a `Start`; then for each candidate a `Request`;
 * out: the fences that are in force; then for each candidate how its fork ended, and its answer.
 
-Pickles go inwards only. An answer is one byte that says what it is, then either times
-to first token, as float64, or a reason.
+A further `Start` takes the place of the one before it, and is answered in the same way.
+
+Pickles go inwards only. An answer is one byte that says what it is, then either what is read from
+its runs, as float64, or a reason.
 """
 
 import gc
@@ -24,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,7 @@ from numpy.typing import NDArray
 from queuesmith.config import EngineConfig
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
+from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload
 from queuesmith.errors import QueuesmithError
@@ -71,6 +74,33 @@ class Cell:
 StopRule = Callable[[Sequence[int], Sequence[NDArray[np.float64]], Any], bool]
 
 
+class Read(Protocol):
+    """What is read from a run: so many finite numbers, none below 0. It must pickle."""
+
+    def size(self, number: int) -> int:
+        """Return how many numbers are read from a run of a cell."""
+        ...
+
+    def __call__(self, number: int, result: Result) -> NDArray[np.float64]:
+        """Return them."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReadTtft:
+    """Reads the time to first token of each request, s; `sizes` are requests, by cell."""
+
+    sizes: tuple[int, ...]
+
+    def size(self, number: int) -> int:
+        """Return the number of requests."""
+        return self.sizes[number]
+
+    def __call__(self, number: int, result: Result) -> NDArray[np.float64]:
+        """Return (num_requests,) float64."""
+        return ttft(result)
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
     """One candidate, and what it is to serve."""
@@ -88,14 +118,23 @@ class SimulationJob:
     ----------
     cells : tuple of Cell
     stop : callable, optional
-        ``stop(numbers, times, limit)`` says after each cell whether a candidate need not run any
-        further: `numbers` are the cells it was to serve, `times` the times to first token in those
-        it has served, `limit` what `Sandbox.run` was given with it. It must pickle. Since it is
-        asked beside the candidate, whoever reads an outcome that was stopped asks it again.
+        ``stop(numbers, values, limit)`` says after each cell whether a candidate need not run any
+        further: `numbers` are the cells it was to serve, `values` what was read from those it has
+        served, `limit` what `Sandbox.run` was given with it. It must pickle. Since it is asked
+        beside the candidate, whoever reads an outcome that was stopped asks it again.
+    given_read : Read, optional
+        The times to first token when left out.
     """
 
     cells: tuple[Cell, ...]
     stop: StopRule | None = None
+    given_read: Read | None = None
+
+    @property
+    def read(self) -> Read:
+        """What is read from each run."""
+        sizes = tuple(len(cell.workload.row) for cell in self.cells)
+        return self.given_read or ReadTtft(sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +165,12 @@ def main() -> None:
         sys.exit("this system does not let a process give up what candidates must not have")
     send(answers, json.dumps(probe.answer.decode().split(",") + network).encode())
     while (message := receive(commands)) is not None:
-        work = partial(_serve, start.job, pickle.loads(message))
+        request: Start | Request = pickle.loads(message)
+        if isinstance(request, Start):
+            start = request
+            send(answers, json.dumps(probe.answer.decode().split(",") + network).encode())
+            continue
+        work = partial(_serve, start.job, request)
         try:
             ended = contained(work, start.limits, start.folder, watched=commands)
         except ParentGone:
@@ -168,16 +212,17 @@ def _serve(job: SimulationJob, request: Request) -> bytes:
     try:
         policy = load_text("candidate", request.text, Path("candidate.py"))
         compiled = compile_policy(policy, keep=False)  # nothing of what strangers wrote stays
-        times: list[NDArray[np.float64]] = []
+        values: list[NDArray[np.float64]] = []
+        read = job.read
         for number in request.numbers:
             cell = job.cells[number]
             result = simulate_workload(cell.workload, compiled, cell.config, cell.step_time)
-            times.append(ttft(result))
+            values.append(read(number, result))
             if job.stop is None or request.limit is None:
                 continue
-            if job.stop(request.numbers, times, request.limit):
+            if job.stop(request.numbers, values, request.limit):
                 break
-        return b"".join([SERVED, *(each.astype("<f8").tobytes() for each in times)])
+        return b"".join([SERVED, *(each.astype("<f8").tobytes() for each in values)])
     except MemoryError:
         return OUT_OF_MEMORY
     except QueuesmithError as error:

@@ -10,10 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from queuesmith.config import Slo
 from queuesmith.documents import parse_toml, read_file
 from queuesmith.engine.step_time import Preset, get_preset
 from queuesmith.errors import ConfigError, did_you_mean
 from queuesmith.evaluation.evaluate import Load, parse_loads
+from queuesmith.evaluation.goals import DEFAULT_GOAL, Goal, Guard, get_goal, parse_guards
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces.source import one_line
 from queuesmith.window_sets import PARTS
@@ -23,6 +25,9 @@ MAX_BYTES = 100_000
 #: What a run uses up beside evaluations: CPU seconds are the candidates', wall seconds those in
 #: which the run's process was there.
 CURRENCIES = ("wall_seconds", "cpu_seconds", "llm_calls", "llm_tokens", "llm_money")
+
+#: The limits of `queuesmith compare`, unless a configuration has others.
+USUAL_SLO: Mapping[str, float] = MappingProxyType({"ttft": 1.0, "tpot": 0.05})
 
 _Section = TypeVar("_Section")
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -123,7 +128,7 @@ class Search:
         Populations that breed apart.
     depth : int
         A candidate leaves its island once so many others beat it: no larger, no lower in score,
-        no less clean of tail violations.
+        no less clean of broken guards.
     parents : int
         Candidates of an island that a proposer may breed from in a generation.
     migrate_every : int
@@ -183,7 +188,8 @@ class EvolveConfig:
     """A whole run; `text` is the TOML it was read from.
 
     `set_file` is a window set to use instead of sources. `second_engine` is for the gate that asks
-    whether a gain survives other step times; the loop itself never runs it.
+    whether a gain survives other step times; the loop itself never runs it. `goal` is what is bred
+    for, `guards` what must not get worse than FCFS's on the way.
     """
 
     name: str
@@ -196,6 +202,9 @@ class EvolveConfig:
     engine: Preset
     second_engine: Preset | None
     output_length: OutputLengthKnowledge
+    slo: Slo | None
+    goal: Goal
+    guards: tuple[Guard, ...]
     search: Search
     proposers: tuple[Share, ...]
     budget: Budget
@@ -276,6 +285,9 @@ _TOP = {
     "engine": str,
     "second_engine": str,
     "output_length": str,
+    "slo": dict,
+    "goal": str,
+    "guards": dict,
     "window_set": str,
     "source": list,
     "windows": dict,
@@ -324,6 +336,7 @@ def parse_config(text: str, where: str) -> EvolveConfig:
     engine = document.get("engine", "llama-3.1-8b/h100_sxm")
     second = document.get("second_engine", "")
     try:
+        slo = _slo(where, document.get("slo", USUAL_SLO))
         config = EvolveConfig(
             name=document.get("name", where.removesuffix(".toml")),
             text=text,
@@ -335,6 +348,11 @@ def parse_config(text: str, where: str) -> EvolveConfig:
             engine=get_preset(engine),
             second_engine=get_preset(second) if second else None,
             output_length=OutputLengthKnowledge.parse(document.get("output_length", "noisy")),
+            slo=slo,
+            goal=get_goal(document.get("goal", DEFAULT_GOAL), slo),
+            guards=parse_guards(
+                [f"{name}={_margin(value)}" for name, value in document.get("guards", {}).items()]
+            ),
             search=_section(f"{where}: search", document.get("search", {}), Search),
             proposers=tuple(_tables(where, document, "proposer", Share)) or (Share("gp"),),
             budget=_section(f"{where}: budget", document.get("budget", {}), Budget),
@@ -345,6 +363,17 @@ def parse_config(text: str, where: str) -> EvolveConfig:
         raise ConfigError(message if message.startswith(where) else f"{where}: {message}") from None
     _check_together(where, config, engine, second)
     return config
+
+
+def _slo(where: str, limits: Mapping[str, Any]) -> Slo | None:
+    """Read limits in seconds; none is no SLO."""
+    _known(f"{where}: slo", limits, {field.name: field for field in fields(Slo)})
+    return Slo(**limits) if limits else None
+
+
+def _margin(value: Any) -> Any:
+    """Write a margin as an option has it; what is no number is refused under its name."""
+    return "off" if value is False else repr(value) if isinstance(value, bool) else value
 
 
 def _check_together(where: str, config: EvolveConfig, engine: str, second: str) -> None:

@@ -9,21 +9,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from queuesmith._version import __version__
 from queuesmith.errors import ConfigError
+from queuesmith.evaluation.goals import MARGIN
+from queuesmith.evaluation.judge import REFERENCE, gain_and_excess, search_score
+from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.evolve.bench import Bench, Measured, configuration_rows, standings
 from queuesmith.evolve.case import Case
+from queuesmith.evolve.cells import Cell, Configuration
 from queuesmith.evolve.gate import finite
 from queuesmith.evolve.gates import CLASSICS
 from queuesmith.evolve.nearest import rank_by_agreement, rank_by_times
 from queuesmith.evolve.payers import who_paid
 from queuesmith.evolve.proof import plain
+from queuesmith.evolve.standing import gain_of
 from queuesmith.evolve.suggestions import suggest
 from queuesmith.evolve.traffic import WhoWins
-from queuesmith.evolve.tuning import REFERENCE, Cell
 from queuesmith.policies import Policy, get_policy
-from queuesmith.score import MARGIN, Configuration, Sample, Term, score
 
 SCHEMA = "queuesmith.diagnosis/1"
 #: What is looked at; never the held-out windows.
@@ -84,6 +88,7 @@ def diagnose(
             "config_sha256": case.config.sha256,
             "windows_sha256": case.window_set.sha256,
             "engine": case.config.engine.name,
+            "goal": case.config.goal.name,
             "loads": [{"name": load.name, "rho": load.rho} for load in case.config.loads],
             "output_length": case.config.output_length.describe(),
             "sources": bench.sources,
@@ -123,7 +128,7 @@ def _part(
     leaderboard = [
         {**row, "kind": kind, **ratios[0 if kind == "candidate" else places[row["policy_sha256"]]]}
         for kind, group in (("candidate", [mine]), ("classic", measured))
-        for row in standings(group, fcfs)
+        for row in standings(group)
     ]
     names = [one.policy.name for one in measured]
     table = WhoWins(
@@ -136,23 +141,24 @@ def _part(
         row["winners"] = table.winners(Cell(row["window"], row["load"]))
         row["best_classic"] = max(row["scores"])
         row["lost"] = row["score"] < row["best_classic"] - MARGIN
-    paid = who_paid(mine, fcfs, prepared.traffic)
+    paid = who_paid(mine, fcfs, prepared)
     rows = []
-    for row in configuration_rows(mine, fcfs, prepared):
+    for row in configuration_rows(mine, fcfs):
         key = Configuration(row["source"], row["load"])
-        beside = [_beside(one, key, fcfs) for one in measured]
-        best = max(beside, key=lambda one: finite(one["score"]))
+        beside = [_beside(one, key) for one in measured]
+        clean = [one for one in beside if not one["broken"]]  # FCFS is
+        best = max(clean, key=lambda one: finite(one["score"]))
         winner = next(one for one in measured if one.policy.name == best["policy"])
         rows.append(
             {
                 **row,
-                "score": _beside(mine, key, fcfs)["score"],
+                "score": _beside(mine, key)["score"],
                 "ttft_p99_fcfs": float(np.quantile(fcfs.samples[key].ttft, 0.99)),
                 "best_classic": best,
-                "kept_tail": [one for one in beside if one["p99_ratio"] <= 1.02],
-                "nearest_classic": _beside(near, key, fcfs),
+                "clean": clean,
+                "nearest_classic": _beside(near, key),
                 "paid": paid[key],
-                "best_classic_paid": who_paid(winner, fcfs, prepared.traffic, only=key)[key],
+                "best_classic_paid": who_paid(winner, fcfs, prepared, only=key)[key],
             }
         )
     return {
@@ -164,14 +170,15 @@ def _part(
     }
 
 
-def _beside(one: Measured, key: Configuration, fcfs: Measured) -> dict[str, Any]:
+def _beside(one: Measured, key: Configuration) -> dict[str, Any]:
     """Return how a policy stands in one configuration."""
-    term = score({key: one.samples[key]}, {key: fcfs.samples[key]}, draws=0).terms[key]
+    beside = one.beside.configurations[key]
     return {
         "policy": one.policy.name,
-        "score": term.value,
-        "mean_ratio": float(np.exp(-term.mean_gain)),
-        "p99_ratio": float(np.exp(-term.p99_gain_unclipped)),
+        "score": gain_of(beside, one.beside.goal),
+        "broken": len(beside.broken),
+        "mean_ratio": 1 + beside.changes["ttft_mean"].change,
+        "p99_ratio": 1 + beside.changes["ttft_p99"].change,
     }
 
 
@@ -179,6 +186,8 @@ def _cells(
     everyone: Sequence[Measured], fcfs: Measured
 ) -> tuple[list[dict[str, Any]], list[dict[str, float]]]:
     """Score everybody on every window at every load, alone; the candidate is the first.
+
+    The score is the fitness of the search: the goal's gain, less what guards are worth.
 
     Returns
     -------
@@ -188,31 +197,28 @@ def _cells(
         For each policy `mean_ratio` and `p99_ratio`, the geometric means over cells of TTFT over
         FCFS's.
     """
-    rows = []
-    gains = []
+    rows: list[dict[str, Any]] = []
+    logs: list[list[NDArray[np.float64]]] = [[] for _ in everyone]
+    shown = [STATISTICS["ttft_mean"], STATISTICS["ttft_p99"]]
+    goal, guards = fcfs.beside.goal, fcfs.beside.guards
     for key, base in fcfs.samples.items():
-        for window in np.unique(base.window).tolist():
-            terms = [_cell_term(one, key, window, base) for one in everyone]
-            gains.append([(term.mean_gain, term.p99_gain_unclipped) for term in terms])
-            scores = [term.value for term in terms]
+        each = np.eye(len(base.windows), dtype=np.int64)
+        scores = []
+        for place, one in enumerate(everyone):
+            mine = one.samples[key]
+            scores.append(search_score(*gain_and_excess(mine, base, goal, guards, each)))
+            ratios = [of.contrast(mine, base, each).values for of in shown]
+            logs[place].append(np.array(ratios))
+        for row, window in enumerate(base.windows.tolist()):
+            found = [float(values[row]) for values in scores]
             rows.append(
                 {
                     "source": key.source,
                     "load": key.load,
                     "window": window,
-                    "score": scores[0],
-                    "scores": scores[1:],
+                    "score": found[0],
+                    "scores": found[1:],
                 }
             )
-    ratios = np.exp(-np.mean(gains, axis=0)).tolist()
-    return rows, [{"mean_ratio": mean, "p99_ratio": p99} for mean, p99 in ratios]
-
-
-def _cell_term(one: Measured, key: Configuration, window: int, base: Sample) -> Term:
-    here = base.window == window
-    sample = one.samples[key]
-    return score(
-        {key: Sample(sample.ttft[here], sample.window[here])},
-        {key: Sample(base.ttft[here], base.window[here])},
-        draws=0,
-    ).terms[key]
+    means = [np.exp(np.concatenate(parts, axis=1).mean(axis=1)).tolist() for parts in logs]
+    return rows, [{"mean_ratio": mean, "p99_ratio": p99} for mean, p99 in means]

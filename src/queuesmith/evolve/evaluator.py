@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from queuesmith.backends import Backend
+from queuesmith.evolve.cells import Cell, CellResult
 from queuesmith.evolve.config import EvolveConfig
 from queuesmith.evolve.remote import RemoteSandbox
 from queuesmith.evolve.sandbox import Cell as SandboxCell
 from queuesmith.evolve.sandbox import Sandbox, SimulationJob
-from queuesmith.evolve.tuning import Cell, CellResult, Limit, Scale, StopRule, Traffic, hopeless
+from queuesmith.evolve.tuning import Limit, Scale, StopRule, Traffic, hopeless
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def make_sandbox(
     cells = [
         SandboxCell(workload, traffic.config, traffic.step_time) for workload in traffic.workloads
     ]
-    job = SimulationJob(tuple(cells), stop=StopRule(scale))
+    job = SimulationJob(tuple(cells), stop=StopRule(scale), given_read=traffic.keep)
     limits: dict[str, Any] = {
         "cpu_seconds": config.sandbox.cpu_seconds,
         "memory_mib": config.sandbox.memory_mib,
@@ -97,8 +98,8 @@ class SandboxEvaluator:
         outcomes = self._sandbox.run(texts, cells=cells, limits=asking) if texts else iter(())
         for outcome, limit in zip(outcomes, limits, strict=True):
             results = {
-                cell: CellResult.of(times, self._scale.tail_len)
-                for cell, times in zip(asked, outcome.ttft, strict=False)
+                cell: CellResult(values)
+                for cell, values in zip(asked, outcome.values, strict=False)
             }
             status, reason = str(outcome.status), outcome.reason
             if status == "ok" and len(results) < len(asked):

@@ -17,7 +17,6 @@ from queuesmith.evolve.diagnose import diagnose
 from queuesmith.evolve.form import check_form
 from queuesmith.evolve.gate import text_sha256
 from queuesmith.evolve.progress import (
-    fcfs_scale,
     generations,
     lineage,
     population,
@@ -28,6 +27,7 @@ from queuesmith.evolve.proof import plain
 from queuesmith.evolve.run import summary
 from queuesmith.evolve.situations import situations
 from queuesmith.evolve.traffic import tuning_traffic
+from queuesmith.evolve.tuning import make_scale
 from queuesmith.policies import Policy
 from queuesmith.policies.policy import load_text
 
@@ -169,7 +169,8 @@ def tell(
         policy = candidate or (_trusted("champion", text) if text else None)
         diagnosis = scale = None
         try:
-            scale = fcfs_scale(tuning_traffic(case.config, case.window_set))
+            traffic = tuning_traffic(case.config, case.window_set)
+            scale = make_scale(traffic, case.config.goal, case.config.guards)
             if policy is not None:
                 diagnosis = diagnose(case, policy, workers=workers, progress=progress)
         except QueuesmithError as error:

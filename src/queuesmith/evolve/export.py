@@ -1,7 +1,7 @@
 """Candidates judged for another program: one call from a file to a dict of numbers.
 
 OpenEvolve, GEPA and others bring their own search and want one function that says how good a file
-is. `evaluate` is that: the check of the form, the sandbox and the score of ``queuesmith evolve``,
+is. `evaluate` is that: the check of the form, the sandbox and the fitness of ``queuesmith evolve``,
 on the tuning windows of a configuration and on nothing else, so that validation and held-out
 windows stay unseen whoever searches. On the command line:
 
@@ -20,22 +20,22 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from queuesmith.errors import PolicyError, QueuesmithError
-from queuesmith.evolve.champion import samples
+from queuesmith.evaluation.goals import GOALS
+from queuesmith.evolve.cells import Cell, CellResult
+from queuesmith.evolve.champion import make_reference, samples
 from queuesmith.evolve.config import EvolveConfig, read_config
 from queuesmith.evolve.evaluator import make_sandbox
+from queuesmith.evolve.standing import gain_of, guard_rows
 from queuesmith.evolve.traffic import freeze_windows, tuning_traffic
-from queuesmith.evolve.tuning import Cell, CellResult, Limit, make_scale
+from queuesmith.evolve.tuning import Limit, make_scale
 from queuesmith.policies.policy import read_source
-from queuesmith.score import Tail, score, tail_violation
 
 #: `combined_score` of a candidate that gives no result; of one that does, the least.
 FAILED = -1_000.0
 WORST = -999.0
-#: What one tail violation costs in `combined_score`.
-VIOLATION = 1.0
-#: Bootstrap draws behind the question whether a p99 violates the tail.
-_DRAWS = 2_000
 
 
 class Judge:
@@ -57,9 +57,9 @@ class Judge:
     def __init__(self, config: EvolveConfig) -> None:
         with tempfile.TemporaryDirectory(prefix="queuesmith-") as folder:
             self._traffic = tuning_traffic(config, freeze_windows(config, Path(folder)))
-        self._scale = make_scale(self._traffic)
+        self._scale = make_scale(self._traffic, config.goal, config.guards)
         self._windows = sorted(self._scale.sources)
-        self._reference = samples(self._scale, self._scale.reference)
+        self._reference = make_reference(self._scale)
         self._stack = ExitStack()
         self._evaluator = make_sandbox(config, self._traffic, self._scale, 1, self._stack)
 
@@ -71,24 +71,30 @@ class Judge:
         return self._answer(dict(outcome.results))
 
     def _answer(self, results: dict[Cell, CellResult]) -> dict[str, Any]:
-        mine = samples(self._scale, results)
-        scored = score(mine, self._reference, draws=0)
-        tails: dict[str, Tail] = {
-            f"{key.source} {key.load}": tail_violation(
-                mine[key], self._reference[key], draws=_DRAWS
-            )
-            for key in mine
-        }
-        reasons = [f"{name}: {tail.reason}" for name, tail in tails.items() if tail.violated]
-        terms = list(scored.terms.values())
-        combined = _finite(scored.value) - VIOLATION * len(reasons)
+        beside = self._reference.lay_beside(samples(self._scale, results))
+        fitness = self._scale.stand(results, self._windows, each_window=False).score
+        configurations = beside.configurations
         return {
-            "combined_score": max(combined, WORST),
-            "score": _finite(scored.value),
-            "mean_gain": _finite(sum(term.mean_gain for term in terms) / len(terms)),
-            "p99_gain": _finite(sum(term.p99_gain_unclipped for term in terms) / len(terms)),
-            "tail_violations": len(reasons),
-            "tail_reasons": reasons,
+            "combined_score": _finite(fitness),
+            "score": _finite(beside.gain.estimate),
+            "goal": self._scale.goal.name,
+            "broken_guards": len(beside.broken),
+            "reasons": beside.reasons,
+            "gains": {
+                name: float(
+                    np.mean([_finite(gain_of(one, goal)) for one in configurations.values()])
+                )
+                for name, goal in GOALS.items()
+                if self._scale.slo is not None or not goal.needs_slo
+            },
+            "guards": {
+                f"{key.source} {key.load}": {
+                    row["guard"]: _finite(row["change"])
+                    for row in guard_rows(one, beside.guards)
+                    if not math.isnan(row["change"])
+                }
+                for key, one in configurations.items()
+            },
             "per_window": {
                 f"{self._scale.sources[cell.window]} window {cell.window} {cell.load}": _finite(
                     value
@@ -113,10 +119,11 @@ def _failed(status: str, reason: str) -> dict[str, Any]:
     return {
         "combined_score": FAILED,
         "score": FAILED,
-        "mean_gain": FAILED,
-        "p99_gain": FAILED,
-        "tail_violations": 0,
-        "tail_reasons": [],
+        "goal": "",
+        "broken_guards": 0,
+        "reasons": [],
+        "gains": {},
+        "guards": {},
         "per_window": {},
         "status": status,
         "error": reason,
@@ -156,13 +163,16 @@ def evaluate(path: str | os.PathLike[str], config: str = "quick") -> dict[str, A
     Returns
     -------
     dict of str to Any
-        * ``combined_score``, to maximise: `score`, less 1 for each tail violation, and -1,000 for a
-          candidate that gives no result;
-        * ``score``: S of :mod:`queuesmith.score`, 0 for first come, first served;
-        * ``mean_gain``, ``p99_gain``: mean over configurations (a source at a load) of the
-          logarithm by which mean and p99 of TTFT are below those of FCFS;
-        * ``tail_violations``: configurations whose tail it violates, with ``tail_reasons``;
-        * ``per_window``: the score of each window at each load by itself;
+        * ``combined_score``, to maximise: the fitness of ``queuesmith evolve``, 0 for first come,
+          first served and below 0 where a guard is broken; -1,000 for a candidate that gives no
+          result;
+        * ``score``: the gain in the configuration's ``goal``, averaged over configurations (a
+          source at a load): the logarithm by which it is better than FCFS's, or of a share the
+          difference;
+        * ``broken_guards``: how many guards it breaks over all configurations, with ``reasons``;
+        * ``gains``: the same gain for every goal;
+        * ``guards``: by configuration, the change of every guard beside FCFS's;
+        * ``per_window``: the fitness on each window at each load by itself;
         * ``status``: ``ok``, or as in `queuesmith.evolve.sandbox.Outcome`, or ``unreadable``;
         * ``error``: one sentence, empty when the status is ``ok``.
 
@@ -215,10 +225,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{answer['status']}: {answer['error']}")
     else:
         print(
-            f"score {answer['score']:+.3f} (fcfs has 0), combined {answer['combined_score']:+.3f}; "
-            f"{answer['tail_violations']} tail violation(s)"
+            f"gain {answer['score']:+.3f} in {answer['goal']} (fcfs has 0), combined "
+            f"{answer['combined_score']:+.3f}; {answer['broken_guards']} guard(s) broken"
         )
-        for reason in answer["tail_reasons"]:
+        for reason in answer["reasons"]:
             print(f"  {reason}")
         for name, value in answer["per_window"].items():
             print(f"{value:>+9.3f}  {name}")

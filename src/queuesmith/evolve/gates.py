@@ -8,24 +8,24 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from queuesmith.engine.step_time import Preset
 from queuesmith.errors import CandidateError, PolicyError
+from queuesmith.evaluation.goals import MARGIN
+from queuesmith.evaluation.judge import MIN_WINDOWS
 from queuesmith.evolve.bench import (
-    DRAWS,
     Bench,
-    Difference,
     Measured,
     configuration_rows,
     difference,
-    score_draws,
+    standing_order,
     standings,
-    violations,
 )
 from queuesmith.evolve.form import check_form
-from queuesmith.evolve.gate import Gate, finite, make_gate, not_run
+from queuesmith.evolve.gate import Gate, make_gate, not_run
 from queuesmith.evolve.sandbox import Cell, Sandbox, SimulationJob
+from queuesmith.evolve.standing import Difference
 from queuesmith.evolve.stress import differs_from_fcfs, idle_windows, largest_wait, stress_windows
 from queuesmith.policies import Policy
-from queuesmith.score import MARGIN, MIN_WINDOWS, improvement
 from queuesmith.testing import check_policy
 
 #: What a policy is held against: every single policy that could be deployed. ``aged_sjf`` has one
@@ -113,143 +113,138 @@ def behaviour(policy: Policy, bench: Bench) -> Gate:
 
 def tuning(policy: Policy, bench: Bench) -> Gate:
     """G2: it beats FCFS where the search has looked."""
-    fcfs = bench.fcfs("tuning")
-    [mine] = bench.measure([policy], "tuning")
-    beside = Difference.of(score_draws(mine.samples, fcfs.samples))
-    word = "beats" if beside.sure else "does not surely beat"
+    mine = bench.measure([policy], "tuning")[0]
+    gain = Difference.of(mine.beside.gain)
+    word = "beats" if gain.sure else "does not surely beat"
     return make_gate(
         "G2",
-        beside.sure,
-        f"score {beside} {word} fcfs (0) on tuning windows",
-        **_evidence("tuning", bench, mine, fcfs, beside),
+        gain.sure,
+        f"gain {gain} {word} fcfs (0) on tuning windows",
+        **_evidence("tuning", bench, mine, gain),
     )
 
 
 def validation(policy: Policy, bench: Bench, classics: Sequence[Policy]) -> Gate:
-    """G3: no tail violation, and better than the best single classic by more than the margin."""
-    fcfs, mine, best, table = _beside_classics(policy, bench, "validation", classics)
-    return _better_than_classics("G3", "validation", bench, policy, (fcfs, mine, best), table)
+    """G3: no guard broken, and better than the best classic that breaks none, by the margin."""
+    mine, best, table = _beside_classics(policy, bench, "validation", classics)
+    return _better_than_classics("G3", "validation", bench, mine, best, table)
 
 
 def physics(policy: Policy, bench: Bench, classics: Sequence[Policy]) -> Gate:
-    """G5: under other step times it still beats FCFS, and whom it beat on validation windows.
+    """G5: under other step times it still beats FCFS, and whom it beat; no guard breaks.
 
-    A configuration whose mean turns from surely better to surely worse is a reversal, too.
+    A configuration whose goal turns from surely better to surely worse is a reversal, too.
     """
     second = bench.config.second_engine
     if second is None:
         return not_run("G5", "the configuration names no second_engine")
-    _, _, best, _ = _beside_classics(policy, bench, "validation", classics)
-    fcfs = bench.fcfs("validation", second)
-    mine, rival = bench.measure([policy, best.policy], "validation", second)
-    beside = Difference.of(score_draws(mine.samples, fcfs.samples))
-    less = difference(mine, rival, fcfs)
-    before = _changes(policy, bench)
-    after = _changes(policy, bench, second)
-    turned = [
-        f"{key.source} at {key.load}"
-        for key in before
-        if before[key].mean_low > 0 and after[key].mean_high < 0 and after[key].mean < -MARGIN
-    ]
-    tails = violations(mine, fcfs)
-    saw = _evidence("validation", bench, mine, fcfs, beside, second) | {
-        "engine": second.name,
+    before, best, _ = _beside_classics(policy, bench, "validation", classics)
+    mine = bench.measure([policy], "validation", second)[0]
+    rival = bench.measure([best.policy], "validation", second)[0]
+    gain, beyond = Difference.of(mine.beside.gain), difference(mine, rival)
+    turned = _reversed(before, mine)
+    saw = _evidence("validation", bench, mine, gain, second) | {
         "best_classic": best.policy.name,
-        "less_best_classic": asdict(less),
+        "less_best_classic": asdict(beyond),
         "reversed": turned,
     }
-    told = (
-        f"on {second.name} it scores {beside}, less {best.policy.name}'s {less}, with {len(tails)} "
-        "tail violation(s)"
-    )
+    told = f"on {second.name} it gains {gain}, less {best.policy.name}'s {beyond}"
     if turned:
         return make_gate("G5", False, f"it turns against requests of {turned[0]}; {told}", **saw)
-    passed = beside.sure and less.value > 0
+    if not mine.beside.clean:
+        return make_gate("G5", False, f"{_broken(mine)}; {told}", **saw)
+    passed = gain.sure and beyond.value > 0
     return make_gate("G5", passed, told if passed else f"the sign does not hold: {told}", **saw)
 
 
 def held_out(policy: Policy, bench: Bench, classics: Sequence[Policy]) -> Gate:
-    """G6: the claim of G3 on windows nobody has seen, and no mean worse than FCFS's.
+    """G6: the claim of G3 on windows nobody has seen, and no goal worse than FCFS's.
 
     `bench` must have been unlocked by an opening.
     """
-    fcfs, mine, best, table = _beside_classics(policy, bench, "held_out", classics)
-    found = _better_than_classics("G6", "held_out", bench, policy, (fcfs, mine, best), table)
+    mine, best, table = _beside_classics(policy, bench, "held_out", classics)
+    found = _better_than_classics("G6", "held_out", bench, mine, best, table)
     worse = [
         f"{row['source']} at {row['load']}"
         for row in found.saw["configurations"]
-        if row["mean_change"] > MARGIN
+        if row["goal_worse"] > MARGIN
     ]
     if found.passed and worse:
-        sentence = f"mean TTFT is worse than fcfs's in {len(worse)}: {worse[0]}; {found.sentence}"
+        label = bench.config.goal.statistic.label
+        sentence = f"{label} is worse than fcfs's in {len(worse)}: {worse[0]}; {found.sentence}"
         return make_gate("G6", False, sentence, **found.saw)
     return found
 
 
 def _beside_classics(
     policy: Policy, bench: Bench, part: str, classics: Sequence[Policy]
-) -> tuple[Measured, Measured, Measured, list[dict[str, Any]]]:
-    """Measure FCFS, a policy, and the best classic by total score, FCFS among them."""
-    fcfs = bench.fcfs(part)
-    [mine] = bench.measure([policy], part)
+) -> tuple[Measured, Measured, list[dict[str, Any]]]:
+    """Measure a policy, and the best of FCFS and those classics that break no guard."""
+    mine = bench.measure([policy], part)[0]
     others = [one for one in bench.measure(classics, part) if one.policy.sha256 != policy.sha256]
-    table = standings([fcfs, *others], fcfs)
-    by_hash = {one.policy.sha256: one for one in [fcfs, *others]}
-    return fcfs, mine, by_hash[table[0]["policy_sha256"]], table
+    everyone = [bench.fcfs(part), *others]
+    table = standings(everyone)  # FCFS breaks none, so that the first one does not either
+    by_hash = {one.policy.sha256: one for one in everyone}
+    return mine, by_hash[table[0]["policy_sha256"]], table
 
 
 def _better_than_classics(
     gate: str,
     part: str,
     bench: Bench,
-    policy: Policy,
-    measured: tuple[Measured, Measured, Measured],
+    mine: Measured,
+    best: Measured,
     table: list[dict[str, Any]],
 ) -> Gate:
-    fcfs, mine, best = measured
-    beside = Difference.of(score_draws(mine.samples, fcfs.samples))
-    less = difference(mine, best, fcfs)
-    tails = violations(mine, fcfs)
-    margin = MARGIN * len(mine.samples)
-    saw = _evidence(part, bench, mine, fcfs, beside) | {
+    gain, beyond = Difference.of(mine.beside.gain), difference(mine, best)
+    saw = _evidence(part, bench, mine, gain) | {
         "best_classic": best.policy.name,
-        "less_best_classic": asdict(less),
-        "margin": margin,
-        "standings": sorted(
-            [*table, *standings([mine], fcfs)], key=lambda row: -finite(row["score"])
-        ),
+        "less_best_classic": asdict(beyond),
+        "margin": MARGIN,
+        "standings": sorted([*table, *standings([mine])], key=standing_order),
     }
     few = {name: num for name, num in bench.num_windows(part).items() if 0 < num < MIN_WINDOWS}
-    told = f"score {beside}, less the best classic's ({best.policy.name}) {less}"
+    told = f"gain {gain}, less the best classic's ({best.policy.name}) {beyond}"
     if few:
         name, num = next(iter(few.items()))
         sentence = f"{num} windows of {name} are fewer than the {MIN_WINDOWS} it takes; {told}"
         return make_gate(gate, False, sentence, **saw)
-    if tails:
-        sentence = f"{len(tails)} tail violation(s): {tails[0]}; {told}"
-        return make_gate(gate, False, sentence, **saw)
-    passed = beside.sure and less.sure and less.value > margin
-    word = "no tail violation" if passed else f"not surely better, by more than {margin:.2g}"
+    if not mine.beside.clean:
+        return make_gate(gate, False, f"{_broken(mine)}; {told}", **saw)
+    passed = gain.sure and beyond.sure and beyond.value > MARGIN
+    word = "no guard broken" if passed else f"not surely better, by more than {MARGIN:.2g}"
     return make_gate(gate, passed, f"{word}: {told}", **saw)
 
 
+def _broken(mine: Measured) -> str:
+    reasons = mine.beside.reasons
+    return f"{len(reasons)} guard(s) broken: {reasons[0]}"
+
+
 def _evidence(
-    part: str, bench: Bench, mine: Measured, fcfs: Measured, beside: Difference, engine: Any = None
+    part: str, bench: Bench, mine: Measured, gain: Difference, engine: Preset | None = None
 ) -> dict[str, Any]:
     """Return what every gate that measures shows."""
     return {
         "windows": [window.sha256 for window in bench.load(part)],
         "engine": (engine or bench.config.engine).name,
-        "score": asdict(beside),
-        "tail_violations": violations(mine, fcfs),
-        "configurations": configuration_rows(mine, fcfs, bench.part(part, engine)),
+        "goal": bench.config.goal.name,
+        "score": asdict(gain),
+        "broken_guards": mine.beside.reasons,
+        "configurations": configuration_rows(mine, bench.fcfs(part, engine)),
     }
 
 
-def _changes(policy: Policy, bench: Bench, engine: Any = None) -> dict[Any, Any]:
-    fcfs = bench.fcfs("validation", engine)
-    [mine] = bench.measure([policy], "validation", engine)
-    return {
-        key: improvement(sample, fcfs.samples[key], draws=DRAWS)
-        for key, sample in mine.samples.items()
-    }
+def _reversed(before: Measured, after: Measured) -> list[str]:
+    """Name the configurations in which the goal was surely better and is surely worse."""
+    statistic = before.beside.goal.statistic
+    found = []
+    for key, one in before.beside.configurations.items():
+        first = one.changes[statistic.name]
+        then = after.beside.configurations[key].changes[statistic.name]
+        lower = statistic.better == "lower"
+        was_better = statistic.worse(first.high if lower else first.low) < 0
+        is_worse = statistic.worse(then.low if lower else then.high) > 0
+        if was_better and is_worse and statistic.worse(then.change) > MARGIN:
+            found.append(f"{key.source} at {key.load}")
+    return found

@@ -193,8 +193,9 @@ class Llm:
         text = get_policy(classic).source
         prompt = self._prompt(text, None, None, changes)
         if prompt is None:  # the classics are short; what is left is the contract
+            least = about_tokens(system_text(Briefing().aim)) + 800
             raise ConfigError(
-                f"proposer llm: prompt_tokens must be at least {about_tokens(system_text()) + 800} "
+                f"proposer llm: prompt_tokens must be at least {least} "
                 f"to hold the contract and a policy, got {self.options.prompt_tokens}"
             )
         return _Question(prompt, text, ())

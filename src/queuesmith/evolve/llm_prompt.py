@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from queuesmith.evaluation.goals import DEFAULT_GOAL, GOALS, GUARDS, Goal, Guard, guard_label
 from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.evolve.archive import Archive
 from queuesmith.evolve.candidate import Parent
+from queuesmith.evolve.cells import Cell, CellResult
 from queuesmith.evolve.form import MAX_BYTES
-from queuesmith.evolve.tuning import Cell, CellResult, Scale
+from queuesmith.evolve.tuning import Scale
 from queuesmith.policies.language import MATH_CONSTANTS, MATH_FUNCTIONS
 from queuesmith.request import ENGINE_FIELDS, REQUEST_FIELDS
 
@@ -45,7 +47,7 @@ _MEANING = {
     "arrival_rate": "/s",
     "backlog_time": "s, waiting_tokens / token_rate",
     "peak_backlog_time": "s, its largest since the queue was last empty: about what fcfs would "
-    "make the unluckiest wait",
+    "make those wait who wait longest",
 }
 
 _SYSTEM = """\
@@ -55,12 +57,9 @@ waiting ones in ascending order of waiting_key(request, engine); equal keys go t
 arrival. Only waiting_key must be there; victim_key(request, engine), of which the largest is
 preempted first when KV memory runs out, may be.
 
-Score: over traffic windows at several loads, against first come, first served (fcfs) with score 0,
-    ln(mean TTFT of fcfs / mean)/2 + min(0, ln(p99 of fcfs / p99))/2 - 4*max(0, p99/p99_fcfs - 1.02)
-TTFT is the time to first token. So the mean should fall, and the tail must not rise. A policy is
-disqualified on a configuration if its p99 TTFT is above 1.05 of fcfs's, or p99.9 or the largest
-TTFT above 1.25: whoever has waited long must come through. Ratios carry over to other loads and
-engines where absolute seconds and tokens do not.
+{aim}
+Whoever has waited long must come through. Ratios carry over to other loads and engines where
+absolute seconds and tokens do not.
 
 request: {request}
 engine: {engine}
@@ -101,16 +100,19 @@ class Briefing:
         Scores of classics, by policy and by the name of the cell, a window at a load.
     parents : mapping of int to mapping of str to float
         The same of parents, by number.
-    tails : mapping of int to str
-        Which tail a parent violates; parents that violate none are left out.
+    broken : mapping of int to str
+        Which guard a parent breaks; parents that break none are left out.
     tried : tuple of str
         What became of the latest candidates, a sentence each.
+    aim : str
+        Of `aim_text`.
     """
 
     classics: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NONE)
     parents: Mapping[int, Mapping[str, float]] = field(default_factory=lambda: _NONE)
-    tails: Mapping[int, str] = field(default_factory=lambda: _NONE)
+    broken: Mapping[int, str] = field(default_factory=lambda: _NONE)
     tried: tuple[str, ...] = ()
+    aim: str = field(default_factory=lambda: aim_text(GOALS[DEFAULT_GOAL], GUARDS))
 
 
 def brief(
@@ -143,7 +145,7 @@ def brief(
         cell: f"{scale.sources[cell.window]} window {cell.window} {cell.load}" for cell in cells
     }
     of_parents: dict[int, dict[str, float]] = {}
-    tails: dict[int, str] = {}
+    broken: dict[int, str] = {}
     for parent in parents:
         results = archive.results(parent.number)
         if all(cell in results for cell in cells):
@@ -151,7 +153,7 @@ def brief(
             scores = scale.cell_scores(mine)
             of_parents[parent.number] = {names[cell]: scores[cell] for cell in cells}
             if reason := scale.stand(mine, windows, each_window=False).reason:
-                tails[parent.number] = reason
+                broken[parent.number] = reason
     of_classics = {
         str(row["policy"]): {
             names[Cell(one["window"], one["load"])]: float(one["score"])
@@ -166,7 +168,7 @@ def brief(
         (seed, track, generation - 1, MAX_TRIED),
     )
     tried = tuple(f"{note or 'a candidate'}: {verdict}, {why}" for note, why, verdict in rows)
-    return Briefing(of_classics, of_parents, tails, tried)
+    return Briefing(of_classics, of_parents, broken, tried, aim_text(scale.goal, scale.guards))
 
 
 @dataclass(frozen=True)
@@ -236,14 +238,31 @@ def write_prompt(
             )
         if with_tried and briefing.tried:
             parts.append(f"Tried last:\n{_fenced(_plain(briefing.tried))}")
-        prompt = Prompt(system_text(), "\n\n".join([*filter(None, parts), ask]))
+        prompt = Prompt(system_text(briefing.aim), "\n\n".join([*filter(None, parts), ask]))
         if about_tokens(prompt.text) <= most_tokens:
             return prompt
     return None
 
 
-def system_text() -> str:
-    """Return what every question begins with: the contract of a policy in short."""
+def aim_text(goal: Goal, guards: Sequence[Guard]) -> str:
+    """Say what a policy is scored by."""
+    margins = ", ".join(f"{guard_label(one.name)} by {one.margin:.3g}" for one in guards)
+    statistic = goal.statistic
+    how = "the logarithm by which it is" if statistic.relative else "the difference by which it is"
+    return (
+        "Score: over traffic windows at several loads, against first come, first served (fcfs) "
+        f"with score 0, the gain G in {statistic.label}: {how} {statistic.better} than fcfs's, the "
+        "mean over loads.\nFrom it guards take away: S = G - (max(G, 0) + 1) * V, where V is 0 "
+        "while every guard has used up less than half of its margin, and 1 from the first whole "
+        "margin on. A policy that breaks a guard is disqualified, whatever it gains. TTFT is the "
+        "time to first token, TPOT the time per output token after it, E2EL the time to the last. "
+        "The guards, none of which may be worse than fcfs's by more than this share: "
+        f"{margins}."
+    )
+
+
+def system_text(aim: str) -> str:
+    """Return what every question begins with: the aim, and the contract of a policy in short."""
 
     def fields(names: Sequence[str]) -> str:
         return ", ".join(
@@ -251,6 +270,7 @@ def system_text() -> str:
         )
 
     return _SYSTEM.format(
+        aim=aim,
         request=fields(REQUEST_FIELDS),
         engine=fields(ENGINE_FIELDS),
         math=" ".join((*MATH_FUNCTIONS, *MATH_CONSTANTS)),
@@ -261,8 +281,8 @@ def system_text() -> str:
 def _standing(parent: Parent | None, briefing: Briefing) -> str:
     if parent is None:
         return ", a classic to start from"
-    tail = briefing.tails.get(parent.number, "")
-    fault = f"; it VIOLATES A TAIL: {tail}" if tail else "; it violates no tail"
+    reason = briefing.broken.get(parent.number, "")
+    fault = f"; it BREAKS A GUARD: {reason}" if reason else "; it breaks no guard"
     return f" (score {parent.score:+.3f}{fault if briefing.parents else ''})"
 
 

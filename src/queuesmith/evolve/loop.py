@@ -15,6 +15,7 @@ import numpy as np
 from queuesmith.errors import PolicyError
 from queuesmith.evolve.archive import Archive
 from queuesmith.evolve.candidate import Parent, Proposal, Proposer
+from queuesmith.evolve.cells import Cell, CellResult
 from queuesmith.evolve.config import CURRENCIES, EvolveConfig, Share
 from queuesmith.evolve.evaluator import Evaluated, Evaluator
 from queuesmith.evolve.llm_prompt import brief
@@ -28,7 +29,7 @@ from queuesmith.evolve.selection import (
     split,
     survivors,
 )
-from queuesmith.evolve.tuning import Cell, CellResult, Limit, Scale
+from queuesmith.evolve.tuning import Limit, Scale
 from queuesmith.evolve.verdict import count_nodes, judge
 
 #: Search and control: the same windows, the same budget, the same selection.
@@ -48,7 +49,7 @@ class Progress:
     seed, generation, generations : int
         The generation is counted from 0.
     best, control : float or None
-        Best score of the search and of the control in their last generation, tails kept; None
+        Best score of the search and of the control in their last generation, no guard broken; None
         while there is none.
     evaluations, planned : int
         Of all seeds and both tracks.

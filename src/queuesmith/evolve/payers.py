@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuesmith.evolve.bench import Measured
+from queuesmith.evolve.cells import Configuration
 from queuesmith.evolve.tuning import Traffic
-from queuesmith.score import Configuration
 
 #: Arrivals before a request whose mean gap says how dense the burst is that it came in.
 BURST_LEN = 8

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.cells import Cell, CellResult
 from queuesmith.evolve.loop import TRACKS
 from queuesmith.evolve.schema import Candidate
-from queuesmith.evolve.tuning import REFERENCE, Cell, CellResult, Scale, Traffic
-from queuesmith.policies import get_policy
+from queuesmith.evolve.tuning import Scale
 
 #: Sentences that are shown of each kind of verdict, the most frequent ones.
 NUM_SENTENCES = 3
@@ -67,12 +67,6 @@ def score_on_all(archive: Archive, scale: Scale | None, number: int) -> float | 
     if not set(scale.cells) <= set(results):
         return None
     return scale.stand(results, sorted(scale.sources), each_window=False).score
-
-
-def fcfs_scale(traffic: Traffic) -> Scale:
-    """Measure FCFS; the scale has no bounds for stopping early, which nothing here needs."""
-    reference = traffic.measure(get_policy(REFERENCE))
-    return Scale(traffic.cells, traffic.sources, traffic.tail_len, reference, {})
 
 
 def population(archive: Archive, reference: Mapping[Cell, CellResult] | None) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from queuesmith import numbers
+from queuesmith.evaluation.goals import GOALS, MARGIN, guard_label
 from queuesmith.evolve.gate import GATES
 from queuesmith.evolve.judgement import Judgement
 from queuesmith.evolve.situations import situations
 from queuesmith.policies.policy import load_text
-from queuesmith.score import MARGIN
 from queuesmith.window_sets import PARTS
 
 #: What the numbers may depend on, besides this package.
@@ -54,7 +54,7 @@ def proof(judgement: Judgement, command: str) -> dict[str, Any]:
 
 def _aims(saw: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Say how held-out windows stand beside what was aimed at."""
-    rows = saw["configurations"]
+    rows, label = saw["configurations"], GOALS[saw["goal"]].statistic.label
     busy = [row for row in rows if not row["idle"]]
     idle = [row for row in rows if row["idle"]]
     # The last load of each source queues longest.
@@ -70,17 +70,17 @@ def _aims(saw: Mapping[str, Any]) -> list[dict[str, Any]]:
     changes = [row["mean_change"] for row in heaviest.values()]
     aims = [
         (
-            "mean TTFT better than FCFS's or equal in every configuration",
-            f"{sum(row['mean_change'] <= MARGIN for row in rows)} of {len(rows)}",
-            all(row["mean_change"] <= MARGIN for row in rows),
+            f"{label} better than FCFS's or equal in every configuration",
+            f"{sum(row['goal_worse'] <= MARGIN for row in rows)} of {len(rows)}",
+            all(row["goal_worse"] <= MARGIN for row in rows),
         ),
         (
-            "no tail violation",
-            f"{len(saw['tail_violations'])} violated",
-            not saw["tail_violations"],
+            "no guard broken",
+            f"{len(saw['broken_guards'])} broken",
+            not saw["broken_guards"],
         ),
         (
-            f"score at least {TIMES_BEST_CLASSIC:g} times the best classic's",
+            f"gain at least {TIMES_BEST_CLASSIC:g} times the best classic's",
             f"{numbers.score(score)} and {numbers.score(best['score'])} ({best['policy']})",
             score > 0 and score >= TIMES_BEST_CLASSIC * best["score"],
         ),
@@ -129,6 +129,7 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         saw = gates.get(gate, {}).get("saw", {})
         if "configurations" in saw:
             parts += [f"## {title}", f"Engine {saw['engine']}.", _configurations(saw)]
+            parts += [_GUARDS, _guards(saw["configurations"])]
             if "standings" in saw:
                 parts += [_standings(saw["standings"])]
     parts += [
@@ -210,7 +211,7 @@ def _configurations(saw: Mapping[str, Any]) -> str:
                 _change(row, "p99"),
                 f"{row['wins']}-{row['ties']}-{row['losses']}, p {numbers.p_value(row['p_value'])}",
                 pays,
-                row["tail_reason"] or "kept",
+                "; ".join(row["broken"]) or "none broken",
             ]
         )
     head = (
@@ -221,21 +222,42 @@ def _configurations(saw: Mapping[str, Any]) -> str:
         "p99 TTFT",
         "won-tied-lost",
         "who pays",
-        "tail",
+        "guards",
     )
     return _table(head, rows)
 
 
+_GUARDS = "Every guard, as a change beside FCFS; in bold what is broken."
+
+
+def _guards(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = list(dict.fromkeys(one["guard"] for row in rows for one in row["guards"]))
+    lines = []
+    for row in rows:
+        found = {one["guard"]: one for one in row["guards"]}
+        lines.append([row["source"], row["load"], *(_guard(found.get(name)) for name in names)])
+    margins = {one["guard"]: one["margin"] for row in rows for one in row["guards"]}
+    heads = [f"{guard_label(name)} ({numbers.change(margins[name])})" for name in names]
+    return _table(("source", "load", *heads), lines)
+
+
+def _guard(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return numbers.UNDEFINED
+    text = numbers.change(row["change"])
+    return f"**{text}**" if row["broken"] else text
+
+
 def _standings(rows: Sequence[Mapping[str, Any]]) -> str:
     return _table(
-        ("policy", "total score", "95 % interval", "tail violations", "mean worse in"),
+        ("policy", "gain", "95 % interval", "guards broken", "goal worse in"),
         (
             [
                 row["policy"],
                 numbers.score(row["score"]),
                 f"{numbers.score(row['low'])} to {numbers.score(row['high'])}",
-                row["tail_violations"],
-                f"{row['mean_worse']} of {row['num_configurations']}",
+                row["broken_guards"],
+                f"{row['worse']} of {row['num_configurations']}",
             ]
             for row in rows
         ),

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queuesmith.evolve.bench import Bench, Difference, score_draws, violations
+from queuesmith.evaluation.judge import REFERENCE
+from queuesmith.evolve.bench import Bench
 from queuesmith.evolve.gate import Gate, finite, make_gate, not_run, text_sha256
+from queuesmith.evolve.standing import Difference
 from queuesmith.policies import Policy, get_policy
+from queuesmith.stats.intervals import Draws
 
 #: Seeds of search and control that it takes.
 MIN_SEEDS = 5
@@ -44,9 +47,10 @@ def control(
 
     Notes
     -----
-    The policy is held against the mean score of the controls; and if the search found it, so is the
-    mean score of what the search found with the same seeds, since one lucky seed of five proves
-    little. A draw takes windows, and seeds, with replacement.
+    The policy is held against the mean gain of the controls; and if the search found it, so is the
+    mean gain of what the search found with the same seeds, since one lucky seed of five proves
+    little. What breaks a guard would not be run, and counts as FCFS. A draw takes windows, and
+    seeds, with replacement.
     """
     if not pairs:
         return not_run("G4", "there is no run with a control; judge the folder of a run")
@@ -55,25 +59,23 @@ def control(
         for pair in pairs
     ]
     short = [pair.seed for pair in pairs if pair.control_evaluations < pair.search_evaluations]
-    fcfs = bench.fcfs("validation")
+    mine = bench.measure([policy], "validation")[0].beside.gain
 
     def draws(text: str, name: str) -> NDArray[np.float64]:
-        found = load(name, text) if text else get_policy("fcfs")
-        [measured] = bench.measure([found], "validation")
-        return score_draws(measured.samples, fcfs.samples)
+        found = load(name, text) if text else get_policy(REFERENCE)
+        beside = bench.measure([found], "validation")[0].beside
+        return beside.gain.values if beside.clean else np.zeros_like(beside.gain.values)
 
     controls = np.array([draws(pair.control, f"control_{pair.seed}") for pair in pairs])
-    [mine] = bench.measure([policy], "validation")
-    own = score_draws(mine.samples, fcfs.samples)
-    against = {"policy": _over_seeds(own - controls)}
+    against = {"policy": _over_seeds(mine.values - controls, mine.num_units)}
     searched = [pair.search for pair in pairs]
     if policy.source in searched:
         found = np.array([draws(pair.search, f"search_{pair.seed}") for pair in pairs])
-        against["search"] = _over_seeds(found - controls)
+        against["search"] = _over_seeds(found - controls, mine.num_units)
     saw = {
         "seeds": rows,
         "control_scores": controls[:, 0].tolist(),
-        "score": float(own[0]),
+        "score": mine.estimate,
         **{f"{name}_less_control": asdict(value) for name, value in against.items()},
     }
     told = "; ".join(f"{name} less control {value}" for name, value in against.items())
@@ -89,27 +91,26 @@ def control(
     return make_gate("G4", passed, sentence, **saw)
 
 
-def _over_seeds(differences: NDArray[np.float64]) -> Difference:
+def _over_seeds(differences: NDArray[np.float64], num_windows: int) -> Difference:
     """Average over seeds; each draw of windows takes seeds with replacement as well."""
     num_seeds, columns = differences.shape
     rng = np.random.default_rng(0)
     taken = rng.integers(0, num_seeds, (columns - 1, num_seeds))
     drawn = differences[taken, np.arange(1, columns)[:, None]].mean(axis=1)
-    return Difference.of(np.concatenate([[differences[:, 0].mean()], drawn]))
+    values = np.concatenate([[differences[:, 0].mean()], drawn])
+    return Difference.of(Draws(values, num_windows))
 
 
 def compete(texts: Mapping[int, Policy], bench: Bench) -> list[dict[str, Any]]:
-    """Rank what the seeds found by validation windows: clean ones first, then by score."""
-    fcfs = bench.fcfs("validation")
+    """Rank what the seeds found: those that break no guard first, then by gain on validation."""
     measured = bench.measure(list(texts.values()), "validation")
     rows = []
     for seed, one in zip(texts, measured, strict=True):
-        beside = Difference.of(score_draws(one.samples, fcfs.samples))
-        tails = violations(one, fcfs)
         rows.append(
-            {"seed": seed, "policy_sha256": one.policy.sha256, **asdict(beside)}
-            | {"tail_violations": len(tails)}
+            {"seed": seed, "policy_sha256": one.policy.sha256}
+            | asdict(Difference.of(one.beside.gain))
+            | {"broken_guards": len(one.beside.broken)}
         )
     return sorted(
-        rows, key=lambda row: (row["tail_violations"] > 0, -finite(row["value"]), row["seed"])
+        rows, key=lambda row: (row["broken_guards"] > 0, -finite(row["value"]), row["seed"])
     )

@@ -98,7 +98,7 @@ def go_on(
         config = parse_config(run["config"], f"the configuration in {folder}")
         windows = _read_windows(folder, run)
         traffic = tuning_traffic(config, windows)
-        scale = make_scale(traffic)
+        scale = make_scale(traffic, config.goal, config.guards)
         if "classics" not in run:
             with archive.write() as writer:
                 writer.set("classics", json.dumps(_classics(config, traffic, scale)))
@@ -252,7 +252,7 @@ def _champion(archive: Archive, seed: int, track: str) -> dict[str, Any] | None:
         "low": low,
         "high": high,
         "clean": bool(clean),
-        "tail_reasons": archive.parse(reasons),
+        "reasons": archive.parse(reasons),
         "text_sha256": hashlib.sha256(candidate.text.encode()).hexdigest(),
     }
 

@@ -44,23 +44,23 @@ class Outcome:
     Attributes
     ----------
     status : str
-        ``"ok"``; or why there are no times: ``"form"`` (refused unread), ``"fault"`` (it does not
+        ``"ok"``; or why there is nothing: ``"form"`` (refused unread), ``"fault"`` (it does not
         compile, a hook raises, or it stalls the engine), ``"timeout"``, ``"memory"`` or ``"crash"``
         (its process died otherwise, or answered nonsense).
     reason : str
         One sentence; empty when the status is ``"ok"``.
-    ttft : tuple of (num_requests,) float64
-        Seconds, for each cell in the order asked for; of the first ones only where the job's `stop`
-        ended it.
+    values : tuple of float64 arrays
+        What the job reads from each cell, in the order asked for; of the first ones only where the
+        job's `stop` ended it.
     behaviour : str
-        Hash of `ttft`: equal for candidates that served these cells alike.
+        Hash of `values`: equal for candidates that served these cells alike.
     cpu_seconds : float
         Processor time of the fork. The only part that differs from run to run.
     """
 
     status: Status
     reason: str = ""
-    ttft: tuple[NDArray[np.float64], ...] = ()
+    values: tuple[NDArray[np.float64], ...] = ()
     behaviour: str = ""
     cpu_seconds: float = 0.0
 
@@ -123,12 +123,11 @@ class Sandbox:
         if not job.cells:
             raise ConfigError("a job needs at least one cell, a window at a load")
         self.job = job
-        total = sum(len(cell.workload.row) for cell in job.cells)
         self.limits = Limits(
             cpu_seconds=cpu_seconds,
             wall_seconds=float(wall_seconds),
             memory_mib=memory_mib,
-            answer_bytes=child.MAX_REASON + 8 * total,
+            answer_bytes=_answer_bytes(job),
         )
         self._wrap = tuple(wrap)
         self._num_workers = workers
@@ -177,6 +176,15 @@ class Sandbox:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = ""
+
+    def renew(self, job: SimulationJob) -> None:
+        """Take another job, in the child processes as well, while no candidate runs."""
+        self.job = job
+        self.limits = replace(self.limits, answer_bytes=_answer_bytes(job))
+        start = child.Start(job, self.limits, self._folder)
+        message = pickle.dumps(start, protocol=pickle.HIGHEST_PROTOCOL)
+        for worker in self._workers:
+            worker.renew(message)
 
     def run(
         self,
@@ -267,17 +275,21 @@ class Sandbox:
             return Outcome("fault", " ".join(shown.split()) or "it failed without a reason")
         if kind == child.OUT_OF_MEMORY:
             return Outcome("memory", f"it takes more than {self.limits.memory_mib} MiB of memory")
-        sizes = [len(self.job.cells[number].workload.row) for number in request.numbers]
+        sizes = [self.job.read.size(number) for number in request.numbers]
         may_stop = self.job.stop is not None and request.limit is not None
         num_cells = _num_cells(sizes, len(rest), may_stop)
         if kind == child.SERVED and num_cells is not None:
-            times = np.frombuffer(rest, "<f8").astype(np.float64)
-            if np.isfinite(times).all() and (times >= 0.0).all():
+            values = np.frombuffer(rest, "<f8").astype(np.float64)
+            if np.isfinite(values).all() and (values >= 0.0).all():
                 ends = np.cumsum(sizes[:num_cells])
                 parts = zip(ends, sizes, strict=False)
-                ttft = tuple(times[end - size : end] for end, size in parts)
-                return Outcome("ok", "", ttft, hashlib.sha256(rest).hexdigest())
+                cells = tuple(values[end - size : end] for end, size in parts)
+                return Outcome("ok", "", cells, hashlib.sha256(rest).hexdigest())
         return Outcome("crash", "its process answered something that is no answer")
+
+
+def _answer_bytes(job: SimulationJob) -> int:
+    return child.MAX_REASON + 8 * sum(job.read.size(number) for number in range(len(job.cells)))
 
 
 def _num_cells(sizes: Sequence[int], num_bytes: int, may_stop: bool) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 #: "qsev": tells our files from other programs'.
 APPLICATION_ID = 0x71736576
-SCHEMA = 1
+SCHEMA = 2
 #: Statuses of candidates that took no evaluation.
 NOT_EVALUATED = ("duplicate", "form", "pending")
 
@@ -31,7 +31,7 @@ CREATE TABLE candidates (
   status TEXT NOT NULL,    -- pending, ok, stopped, duplicate, or what went wrong
   score REAL,              -- on its generation's windows; of a stopped one the best it could reach
   window_scores TEXT,      -- JSON array
-  clean INTEGER,           -- 0 if it violates a tail on those windows
+  clean INTEGER,           -- 0 if it breaks a guard on those windows
   cpu_seconds REAL NOT NULL DEFAULT 0,
   verdict TEXT NOT NULL,   -- empty until its generation closes; keep, discard or crash
   sentence TEXT NOT NULL
@@ -39,8 +39,9 @@ CREATE TABLE candidates (
 CREATE INDEX candidates_by_generation ON candidates (seed, track, generation, status);
 CREATE TABLE scores (
   candidate INTEGER NOT NULL, window INTEGER NOT NULL, load TEXT NOT NULL,
-  num_requests INTEGER NOT NULL, mean REAL NOT NULL, p99 REAL NOT NULL, max REAL NOT NULL,
-  tail BLOB,               -- largest TTFTs, ascending float64; dropped with a discarded candidate
+  num_requests INTEGER NOT NULL,
+  mean REAL NOT NULL, p99 REAL NOT NULL, max REAL NOT NULL,  -- of TTFT, s
+  kept BLOB,               -- `CellResult.pack`; dropped with a discarded candidate
   PRIMARY KEY (candidate, window, load)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE members (

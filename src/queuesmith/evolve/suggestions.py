@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evolve.payers import worst_off
 from queuesmith.numbers import change, number, share
-from queuesmith.score import MARGIN
 
-#: p99 over FCFS's from which a score is penalised, and below which a tail counts as kept.
-PENALISED = 1.02
+#: p99 TTFT over FCFS's from which half of the usual guard's margin is used up.
+PENALISED = 1.025
 #: Share of tuning cells that one classic may win before a search mostly learns that classic.
 MONOCULTURE = 0.8
 #: Difference of TTFTs, over FCFS's mean, below which two policies are as good as one.
@@ -31,14 +31,15 @@ def suggest(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
     -------
     list of dict
         ``kind``, ``text`` and ``numbers``, which the text was made of. Kinds in their order:
-        ``tail`` (p99 is worse than FCFS's), ``lost`` (a classic is better), ``overfit`` (validation
+        ``guard`` (one is broken, or p99 TTFT near it), ``lost`` (a classic that breaks none is
+        better), ``overfit`` (validation
         windows do not bear out the tuning ones), ``alike`` (it is a classic by another name),
         ``windows`` (one classic wins nearly all tuning windows), ``idle`` (nothing to win there)
         and ``good`` (nothing was found wanting).
     """
-    kinds = (_tails, _losses, _overfit, _alike, _windows, _idle)
+    kinds = (_guards, _losses, _overfit, _alike, _windows, _idle)
     found = [one for kind in kinds for one in kind(diagnosis)]
-    if not any(one["kind"] in ("tail", "lost", "overfit") for one in found):
+    if not any(one["kind"] in ("guard", "lost", "overfit") for one in found):
         found.insert(0, _good(diagnosis))
     return found
 
@@ -66,14 +67,14 @@ def _where(part: str, row: Row) -> str:
     return f"on {row['source']} at {row['load']} ({part} windows)"
 
 
-def _tails(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Say where p99 is lost, to the cost of whom, who keeps it there, and what bound would do."""
+def _guards(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Say where a guard is broken or p99 TTFT is near it, who pays, who keeps them there."""
     lost = []
     for part in diagnosis["parts"]:
         for row in diagnosis["parts"][part]["configurations"]:
             ratio = 1 + (row["p99_change"] or 0.0)
-            if row["tail_violated"] or ratio > PENALISED:
-                lost.append((not row["tail_violated"], -ratio, part, row))
+            if row["broken"] or ratio > PENALISED:
+                lost.append((not row["broken"], -ratio, part, row))
     told_of: set[tuple[str, str]] = set()
     for _, ratio, part, row in sorted(lost, key=lambda one: one[:3]):
         key = row["source"], row["load"]
@@ -81,9 +82,11 @@ def _tails(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             continue
         told_of.add(key)
         who = worst_off(row["paid"])
-        text = f"Loses the tail {_where(part, row)}: p99 TTFT is {-ratio:.3f} x that of fcfs"
-        if row["tail_violated"]:
-            text += f", and it is a violation ({row['tail_reason']})"
+        where = _where(part, row)
+        if row["broken"]:
+            text = f"Breaks {len(row['broken'])} guard(s) {where}: {'; '.join(row['broken'])}"
+        else:
+            text = f"Is near breaking a guard {where}: p99 TTFT is {-ratio:.3f} x that of fcfs"
         worst = who["p99_change"] or 0.0
         if worst > MARGIN:
             text += (
@@ -92,30 +95,35 @@ def _tails(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             )
         others = [
             one
-            for one in row["kept_tail"]
-            if one["policy"] != "fcfs" and one["mean_ratio"] < 1 - MARGIN
+            for one in row["clean"]
+            if one["policy"] != "fcfs" and (one["score"] or 0.0) > MARGIN
         ]
         if others:
-            best = min(others, key=lambda one: one["mean_ratio"])
+            best = max(others, key=lambda one: one["score"])
             text += (
-                f". {best['policy']} keeps p99 there ({best['p99_ratio']:.2f} x) with a mean of "
-                f"{change(best['mean_ratio'] - 1)} ({change(row['mean_change'])} here)"
+                f". {best['policy']} breaks none there and gains {best['score']:+.3f} "
+                f"({_signed(row['score'])} here)"
             )
-        text += (
-            f". A bound that serves whoever has waited about {number(row['ttft_p99_fcfs'])} s "
-            "first (fcfs's p99 there), put as a share of the oldest wait or of the peak backlog "
-            "so that it follows the load, would cap what they pay."
-        )
+        if -ratio > PENALISED:
+            text += (
+                f". A bound that serves whoever has waited about {number(row['ttft_p99_fcfs'])} s "
+                "first (fcfs's p99 there), put as a share of the oldest wait or of the peak "
+                "backlog so that it follows the load, would limit what they pay"
+            )
         yield _say(
-            "tail",
-            text,
+            "guard",
+            f"{text}.",
             part=part,
             source=row["source"],
             load=row["load"],
             p99_ratio=-ratio,
-            violated=row["tail_violated"],
+            broken=list(row["broken"]),
             who=dict(who),
         )
+
+
+def _signed(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:+.3f}"
 
 
 def _losses(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -140,11 +148,7 @@ def _losses(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 f"{_from_whom(row)}"
             )
         else:
-            text += (
-                f". Its mean TTFT is no lower ({change(other)}, {change(mine)} here): it is the "
-                f"tail that costs the score, {1 + (row['p99_change'] or 0):.2f} x fcfs's p99 "
-                f"against {best['p99_ratio']:.2f} x"
-            )
+            text += f". Its mean TTFT is no lower ({change(other)}, {change(mine)} here)"
         yield _say(
             "lost",
             f"{text}.",
@@ -188,8 +192,12 @@ def _overfit(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return
     best = [
         max(
-            (row for row in diagnosis["parts"][part]["leaderboard"] if row["kind"] == "classic"),
-            key=lambda row: _value(row),
+            (
+                row
+                for row in diagnosis["parts"][part]["leaderboard"]
+                if row["kind"] == "classic" and not row["broken_guards"]
+            ),
+            key=_value,
         )
         for part in ("tuning", "validation")
     ]
@@ -257,14 +265,14 @@ def _idle(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _good(diagnosis: Mapping[str, Any]) -> dict[str, Any]:
     rows = [row for _, row in configurations(diagnosis)]
-    least = min(rows, key=lambda row: -row["mean_change"])
+    least = min(rows, key=_value)
     return _say(
         "good",
-        f"No classic is better by more than {MARGIN:g} in any of the {len(rows)} configurations, "
-        f"and no tail is above {PENALISED} x fcfs's. Least is gained on {least['source']} at "
-        f"{least['load']}: mean TTFT {change(least['mean_change'])}.",
+        f"No classic that breaks no guard is better by more than {MARGIN:g} in any of the "
+        f"{len(rows)} configurations, and no guard is broken. Least is gained on "
+        f"{least['source']} at {least['load']}: {_signed(least['score'])}.",
         num_configurations=len(rows),
-        least=least["mean_change"],
+        least=least["score"],
     )
 
 

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from queuesmith.evaluation.goals import MARGIN
+from queuesmith.evaluation.judge import REFERENCE
+from queuesmith.evolve.cells import Cell
 from queuesmith.evolve.config import EvolveConfig, Source
-from queuesmith.evolve.tuning import REFERENCE, Cell, Scale, Traffic, make_scale, prepare_traffic
+from queuesmith.evolve.tuning import Scale, Traffic, make_scale, prepare_traffic
 from queuesmith.policies import get_policy
-from queuesmith.score import MARGIN
 from queuesmith.window_sets import FOLDER_VARIABLE, WindowSet
 
 WINDOWS_FILE = "windows.toml"
@@ -51,9 +53,8 @@ class WhoWins:
         return counts
 
 
-def who_wins(traffic: Traffic, classics: Sequence[str], scale: Scale | None = None) -> WhoWins:
+def who_wins(traffic: Traffic, classics: Sequence[str], scale: Scale) -> WhoWins:
     """Score classics per (window, load)."""
-    scale = scale or make_scale(traffic)
     names = dict.fromkeys([REFERENCE, *classics])
     return WhoWins({name: scale.cell_scores(traffic.measure(get_policy(name))) for name in names})
 
@@ -140,7 +141,8 @@ def _freeze(
 def _pick(config: EvolveConfig, window_set: WindowSet) -> list[list[int]]:
     """Return which tuning windows to keep, for each source by place."""
     traffic = tuning_traffic(config, window_set)
-    table = who_wins(traffic, config.search.classics)
+    scale = make_scale(traffic, config.goal, config.guards)
+    table = who_wins(traffic, config.search.classics, scale)
     keep, first = [], 0
     for source, frozen in zip(config.sources, window_set.sources, strict=True):
         numbers = list(range(first, first + len(frozen.parts.get("tuning", ()))))
@@ -160,6 +162,7 @@ def tuning_traffic(config: EvolveConfig, window_set: WindowSet) -> Traffic:
         config=config.engine.config,
         step_time=config.engine.step_time,
         output_length=config.output_length,
+        slo=config.slo,
         seed=config.windows.seed,
     )
 

@@ -1,79 +1,35 @@
-"""What a candidate is worth on tuning windows, from as little of each run as the score needs.
+"""What a candidate is worth on tuning windows, by a goal and guards.
 
-A *cell* is one tuning window at one load. Of a cell's times to first token the score needs the mean
-and the largest few, so that is all that is kept: pooled over windows they give the statistics of
-:mod:`queuesmith.score` exactly.
+The fitness is :func:`queuesmith.evaluation.judge.search_score` of the goal's gain over FCFS, the
+mean over configurations, and of the worst excess of any guard in any of them.
 
-The score can only fall, and a tail can only get worse, when any request waits longer. So with the
-least conceivable waits in the place of cells that have not run yet, both are bounds: a candidate
-whose bound is not good enough need not run any further.
+The score can only fall, and a guard only come nearer to breaking, when any request waits longer. So
+with the least conceivable times in the place of cells that have not run yet, both are bounds: a
+candidate whose bound is not good enough need not run any further.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from queuesmith.config import EngineConfig
+from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine import Workload, simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.step_time import StepTime
 from queuesmith.evaluation.evaluate import Load, pooled_rate, prepare_window
-from queuesmith.evolve.bounds import ROUNDING, least_mean_ttft, least_ttft
-from queuesmith.metrics import ttft
+from queuesmith.evaluation.goals import DEFAULT_GOAL, GOALS, GUARDS, Goal, Guard
+from queuesmith.evaluation.judge import REFERENCE, excesses, goal_gain, search_score
+from queuesmith.evaluation.statistics import STATISTICS
+from queuesmith.evolve.bounds import ROUNDING, least_result
+from queuesmith.evolve.cells import Cell, CellResult, Configuration, Keep, pooled, tail_len
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
-from queuesmith.score import ratio_to, term_columns
-from queuesmith.stats import between
 from queuesmith.windows import Window
 
-#: The policy that scores 0.
-REFERENCE = "fcfs"
-
-#: Share of what a tail may be longer than FCFS's that a search may use up.
-TAIL_ROOM = 0.8
-
 Floats = NDArray[np.float64]
-
-
-class Cell(NamedTuple):
-    """A tuning window at a load, by the window's index and the load's name."""
-
-    window: int
-    load: str
-
-
-@dataclass(frozen=True, eq=False)
-class CellResult:
-    """How long the requests of a cell waited for their first token.
-
-    Attributes
-    ----------
-    num_requests : int
-    mean : float
-        Seconds, over all of them.
-    tail : (n,) float64
-        The largest of them, ascending.
-    """
-
-    num_requests: int
-    mean: float
-    tail: Floats
-
-    @classmethod
-    def of(cls, times: Floats, tail_len: int) -> "CellResult":
-        """Keep the mean and the `tail_len` largest of (num_requests,) TTFTs; NaN is +inf."""
-        seconds = np.where(np.isnan(times), np.inf, times)
-        rest = max(len(seconds) - tail_len, 0)
-        largest = np.sort(np.partition(seconds, rest)[rest:] if rest else seconds)
-        return cls(len(seconds), float(seconds.mean()), largest)
-
-    @property
-    def p99(self) -> float:
-        """Of this cell alone."""
-        return _pool([self])[1]
 
 
 class Limit(NamedTuple):
@@ -90,11 +46,11 @@ class Standing:
     Attributes
     ----------
     score : float
-        Of :mod:`queuesmith.score`, on all of them together.
+        On all of them together.
     window_scores : tuple of float
         The same of each window alone.
     reason : str
-        Which tail is violated and by how much, without asking whether chance may have done it;
+        Which guard is broken and by how much, without asking whether chance may have done it;
         empty for a clean candidate.
     """
 
@@ -104,7 +60,7 @@ class Standing:
 
     @property
     def clean(self) -> bool:
-        """Whether no tail is violated."""
+        """Whether no guard is broken."""
         return not self.reason
 
 
@@ -117,18 +73,21 @@ class Scale:
     cells : tuple of Cell
     sources : mapping of int to str
         Source of each window.
-    tail_len : int
-        Of a cell's result.
+    goal : Goal
+    guards : tuple of Guard
+    slo : Slo or None
     reference, least : mapping of Cell to CellResult
         FCFS's, and what no policy can be below.
     """
 
     cells: tuple[Cell, ...]
     sources: Mapping[int, str]
-    tail_len: int
+    goal: Goal
+    guards: tuple[Guard, ...]
+    slo: Slo | None
     reference: Mapping[Cell, CellResult]
     least: Mapping[Cell, CellResult]
-    _references: dict[frozenset[int], Any] = field(default_factory=dict, repr=False)
+    _references: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def cells_of(self, windows: Sequence[int]) -> list[int]:
         """Return the indices of the cells of some windows."""
@@ -143,18 +102,20 @@ class Scale:
         each_window: bool = True,
     ) -> Standing:
         """Score a candidate on some windows, for all of which there must be results."""
-        groups, base = self._reference(frozenset(windows))
-        pooled = np.array([_pool([results[cell] for cell in group]) for group in groups.values()])
-        ratio = ratio_to(pooled, base)
-        value = term_columns(ratio[:, 0], ratio[:, 1])[-1]
+        groups = self._groups(windows)
+        mine, base = self._beside(results, tuple(groups.values()))
+        gain, excess = self._compare(mine, base)
+        worst = max(excess, key=lambda name: float(excess[name].max()), default=None)
+        most = 0.0 if worst is None else float(excess[worst].max())
+        score = float(search_score(np.asarray(gain.mean()), np.asarray(most)))
         alone: tuple[float, ...] = ()
         if each_window:
-            asked = [cell for cell in self.cells if cell.window in set(windows)]
-            scores = self.cell_scores({cell: results[cell] for cell in asked})
-            alone = tuple(
-                sum(scores[cell] for cell in asked if cell.window == window) for window in windows
-            )
-        return Standing(float(value.sum()), alone, _violation(list(groups), pooled, base, ratio))
+            alone = self._window_scores(results, windows)
+        reason = ""
+        if worst is not None and most >= 1.0:
+            row = int(excess[worst].argmax())
+            reason = _reason(worst, mine[worst][row], base[worst][row], list(groups)[row])
+        return Standing(score, alone, reason)
 
     def bound(self, results: Mapping[Cell, CellResult], windows: Sequence[int]) -> Standing:
         """Return the best that a candidate can still become, given some of its cells.
@@ -165,24 +126,69 @@ class Scale:
 
     def cell_scores(self, results: Mapping[Cell, CellResult]) -> dict[Cell, float]:
         """Score each cell alone."""
-        mine = np.array([_pool([one]) for one in results.values()])
-        base = np.array([_pool([self.reference[cell]]) for cell in results])
-        ratio = ratio_to(mine, base)
-        return dict(zip(results, term_columns(ratio[:, 0], ratio[:, 1])[-1].tolist(), strict=True))
+        gain, excess = self._compare(*self._beside(results, tuple((cell,) for cell in results)))
+        scores = search_score(gain, _largest(excess, len(gain)))
+        return dict(zip(results, scores.tolist(), strict=True))
 
-    def _reference(
-        self, windows: frozenset[int]
-    ) -> tuple[dict[tuple[str, str], list[Cell]], Floats]:
-        """Cells of each configuration, and FCFS's statistics of it."""
-        if windows not in self._references:
-            groups: dict[tuple[str, str], list[Cell]] = {}
+    def _window_scores(
+        self, results: Mapping[Cell, CellResult], windows: Sequence[int]
+    ) -> tuple[float, ...]:
+        asked = [self.cells[index] for index in self.cells_of(windows)]
+        gain, excess = self._compare(*self._beside(results, tuple((cell,) for cell in asked)))
+        most = _largest(excess, len(gain))
+        found = []
+        for window in windows:
+            rows = [row for row, cell in enumerate(asked) if cell.window == window]
+            found.append(float(search_score(gain[rows].mean(), most[rows].max())))
+        return tuple(found)
+
+    def _beside(
+        self, results: Mapping[Cell, CellResult], groups: tuple[tuple[Cell, ...], ...]
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return the statistics of groups of cells that are pooled, and FCFS's."""
+        if groups not in self._references:
+            self._references[groups] = self._pooled(self.reference, groups)
+        return self._pooled(results, groups), self._references[groups]
+
+    def _compare(
+        self, mine: Mapping[str, Floats], base: Mapping[str, Floats]
+    ) -> tuple[Floats, dict[str, Floats]]:
+        """Return gain and excess of every guard."""
+        num_requests = base["num_requests"].astype(np.int64)
+        return goal_gain(self.goal, mine, base), excesses(self.guards, mine, base, num_requests)
+
+    def _pooled(
+        self, results: Mapping[Cell, CellResult], groups: tuple[tuple[Cell, ...], ...]
+    ) -> dict[str, Floats]:
+        return pooled(
+            [[results[cell] for cell in group] for group in groups], has_slo=self.slo is not None
+        )
+
+    def _groups(self, windows: Sequence[int]) -> dict[Configuration, tuple[Cell, ...]]:
+        """Return the cells of each configuration."""
+        key = frozenset(windows)
+        if key not in self._references:
+            groups: dict[Configuration, list[Cell]] = {}
             for cell in self.cells:
-                if cell.window in windows:
-                    groups.setdefault((self.sources[cell.window], cell.load), []).append(cell)
-            base = [_pool([self.reference[cell] for cell in group]) for group in groups.values()]
-            self._references[windows] = groups, np.array(base)
-        found: tuple[dict[tuple[str, str], list[Cell]], Floats] = self._references[windows]
+                if cell.window in key:
+                    configuration = Configuration(self.sources[cell.window], cell.load)
+                    groups.setdefault(configuration, []).append(cell)
+            self._references[key] = {name: tuple(group) for name, group in groups.items()}
+        found: dict[Configuration, tuple[Cell, ...]] = self._references[key]
         return found
+
+
+def _reason(guard: str, value: float, base: float, configuration: Configuration) -> str:
+    statistic = STATISTICS[guard]
+    unit = "" if statistic.unit == "share" else f" {statistic.unit}"
+    return (
+        f"{statistic.label} {value:.3g}{unit} beside {base:.3g}{unit} of {REFERENCE} "
+        f"({configuration.source} at {configuration.load})"
+    )
+
+
+def _largest(excess: Mapping[str, Floats], num: int) -> Floats:
+    return np.asarray(np.max([np.zeros(num), *excess.values()], axis=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,15 +197,15 @@ class StopRule:
 
     scale: Scale
 
-    def __call__(self, cells: Sequence[int], times: Sequence[Floats], limit: Limit) -> bool:
-        """Look at what has run: `times` of the first of the `cells` that were asked for."""
-        if limit == Limit() or len(times) == len(cells):
+    def __call__(self, cells: Sequence[int], kept: Sequence[Floats], limit: Limit) -> bool:
+        """Look at what is `kept` of those that have run, the first of the `cells` asked for."""
+        if limit == Limit() or len(kept) == len(cells):
             return False
         asked = [self.scale.cells[index] for index in cells]
-        results = {
-            cell: CellResult.of(seconds, self.scale.tail_len)
-            for cell, seconds in zip(asked, times, strict=False)
-        }
+        last, following = asked[len(kept) - 1], asked[len(kept)]
+        if last.window == following.window and last.window != asked[-1].window:
+            return False  # a bound costs a fraction of a cell: look at the end of a window
+        results = {cell: CellResult(values) for cell, values in zip(asked, kept, strict=False)}
         return hopeless(self.scale.bound(results, [cell.window for cell in asked]), limit)
 
 
@@ -208,73 +214,46 @@ def hopeless(bound: Standing, limit: Limit) -> bool:
     return bound.score + ROUNDING < (limit.clean if bound.clean else limit.violating)
 
 
-def _pool(results: Sequence[CellResult]) -> tuple[float, float, float, float]:
-    """Mean, p99, p99.9 and the largest TTFT over all requests of some cells."""
-    num = sum(result.num_requests for result in results)
-    mean = sum(result.mean * result.num_requests for result in results) / num
-    if len(results) == 1:
-        tail = results[0].tail
-    else:
-        tail = np.sort(np.concatenate([result.tail for result in results]))
-    missing = num - len(tail)  # requests below the tail
-
-    def quantile(level: float) -> float:
-        position = (num - 1) * level
-        row = int(position)
-        low = float(tail[row - missing])
-        return between(low, float(tail[min(row + 1, num - 1) - missing]), position - row)
-
-    return mean, quantile(0.99), quantile(0.999), float(tail[-1])
-
-
-def tail_len(num_requests: int) -> int:
-    """Largest TTFTs of a cell that the p99 of `num_requests` pooled ones can depend on."""
-    return num_requests - int((num_requests - 1) * 0.99)
-
-
-def _violation(keys: Sequence[tuple[str, str]], pooled: Floats, base: Floats, ratio: Floats) -> str:
-    """Say which limit of `queuesmith.score.tail_violation` is passed first, chance aside.
-
-    Only part of what those limits allow may be used up here: a search ends at the edge of whatever
-    it is allowed, and on other windows that edge lies elsewhere.
-    """
-    p99, largest, seconds = 1 + 0.05 * TAIL_ROOM, 1 + 0.25 * TAIL_ROOM, 1.0 * TAIL_ROOM
-    over = np.column_stack(
-        [ratio[:, 1] > p99, (ratio[:, 2:] > largest) & (pooled[:, 2:] > base[:, 2:] + seconds)]
-    )
-    if not over.any():
-        return ""
-    row, column = (int(place) for place in np.argwhere(over)[0])
-    source, load = keys[row]
-    name = ("p99", "p99.9", "largest")[column]
-    value, reference = pooled[row, column + 1], base[row, column + 1]
-    return f"{name} TTFT {value:.3g} s is above {reference:.3g} s of fcfs ({source} at {load})"
-
-
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Tuning windows at their loads, as an engine runs them: one workload for each cell."""
+    """Windows at their loads, as an engine runs them: one workload for each cell.
+
+    Attributes
+    ----------
+    cells : tuple of Cell
+    sources : mapping of int to str
+        Source of each window.
+    workloads : tuple of Workload
+    alone : tuple of (num_requests,) float64
+        E2EL of each request alone on an idle engine, s.
+    config, step_time
+    slo : Slo or None
+    """
 
     cells: tuple[Cell, ...]
     sources: Mapping[int, str]
     workloads: tuple[Workload, ...]
+    alone: tuple[Floats, ...]
     config: EngineConfig
     step_time: StepTime
+    slo: Slo | None = None
 
     def measure(self, policy: Policy) -> dict[Cell, CellResult]:
         """Run a policy that is trusted, in this process."""
-        length = self.tail_len
-        compiled = compile_policy(policy)
+        keep, compiled = self.keep, compile_policy(policy)
         return {
-            cell: CellResult.of(
-                ttft(simulate_workload(workload, compiled, self.config, self.step_time)), length
+            cell: CellResult(
+                keep(number, simulate_workload(workload, compiled, self.config, self.step_time))
             )
-            for cell, workload in zip(self.cells, self.workloads, strict=True)
+            for number, (cell, workload) in enumerate(zip(self.cells, self.workloads, strict=True))
         }
 
     @property
-    def tail_len(self) -> int:
-        """For the largest configuration, had all its windows the length of the longest."""
+    def keep(self) -> Keep:
+        """What is kept of a cell, enough for the largest configuration.
+
+        That is all windows of a source, had each the length of the longest.
+        """
         windows = {
             cell.window: len(work.output_len)
             for cell, work in zip(self.cells, self.workloads, strict=True)
@@ -282,7 +261,8 @@ class Traffic:
         by_source: dict[str, list[int]] = {}
         for window, length in windows.items():
             by_source.setdefault(self.sources[window], []).append(length)
-        return tail_len(max(len(each) * max(each) for each in by_source.values()))
+        length = tail_len(max(len(each) * max(each) for each in by_source.values()))
+        return Keep(length, self.alone, self.slo)
 
 
 def prepare_traffic(
@@ -293,6 +273,7 @@ def prepare_traffic(
     config: EngineConfig,
     step_time: StepTime,
     output_length: OutputLengthKnowledge,
+    slo: Slo | None = None,
     seed: int = 0,
 ) -> Traffic:
     """Set every window to every load, exactly as `queuesmith.evaluation.evaluate.evaluate` does.
@@ -305,7 +286,7 @@ def prepare_traffic(
         Of each window.
     loads : sequence of Load
         The heaviest runs first, since that is where bad candidates show themselves.
-    config, step_time, output_length
+    config, step_time, output_length, slo
     seed : int
         Of the noise on predictions.
 
@@ -314,28 +295,27 @@ def prepare_traffic(
     TraceError
         If a window cannot run on the engine.
     """
-    cells, workloads = [], []
+    cells, workloads, alone = [], [], []
     for window in windows:
         prepared = prepare_window(window, config, [], step_time, output_length, seed)
         for load in sorted(loads, key=lambda load: -(load.rho or 0.0)):
             cells.append(Cell(window.index, load.name))
             workloads.append(prepared.at(load, config, pooled_rate([prepared])))
+            alone.append(prepared.alone)
     names = {window.index: source for window, source in zip(windows, sources, strict=True)}
-    return Traffic(tuple(cells), names, tuple(workloads), config, step_time)
+    return Traffic(tuple(cells), names, tuple(workloads), tuple(alone), config, step_time, slo)
 
 
-def make_scale(traffic: Traffic) -> Scale:
+def make_scale(
+    traffic: Traffic, goal: Goal = GOALS[DEFAULT_GOAL], guards: Sequence[Guard] = GUARDS
+) -> Scale:
     """Measure FCFS, and work out what no policy can be below."""
+    keep = traffic.keep
     least = {
-        cell: _least(workload, traffic)
-        for cell, workload in zip(traffic.cells, traffic.workloads, strict=True)
+        cell: least_result(workload, traffic.alone[number], traffic.config, traffic.step_time, keep)
+        for number, (cell, workload) in enumerate(
+            zip(traffic.cells, traffic.workloads, strict=True)
+        )
     }
     fcfs = traffic.measure(get_policy(REFERENCE))
-    return Scale(traffic.cells, traffic.sources, traffic.tail_len, fcfs, least)
-
-
-def _least(workload: Workload, traffic: Traffic) -> CellResult:
-    """Return a result that is better in every respect than any policy's can be."""
-    alone = CellResult.of(least_ttft(workload, traffic.config, traffic.step_time), traffic.tail_len)
-    mean = least_mean_ttft(workload, traffic.config, traffic.step_time)
-    return replace(alone, mean=max(mean, alone.mean))
+    return Scale(traffic.cells, traffic.sources, goal, tuple(guards), traffic.slo, fcfs, least)

@@ -86,6 +86,15 @@ class Worker:
                 f"a process for candidates did not start: {self._last_words()}"
             ) from None
 
+    def renew(self, start: bytes) -> None:
+        """Hand over another job; a process that was lost is replaced."""
+        self._start = start
+        try:
+            self._send(start)
+            self._receive(START_SECONDS)
+        except Lost:
+            self.restart()
+
     def _last_words(self) -> str:
         assert self._errors is not None
         self._errors.seek(0)

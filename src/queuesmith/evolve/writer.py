@@ -4,9 +4,11 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from queuesmith.evolve.candidate import Proposal
+from queuesmith.evolve.cells import Cell, CellResult, pooled
 from queuesmith.evolve.schema import Member, Verdict
-from queuesmith.evolve.tuning import Cell, CellResult
 
 
 class Writer:
@@ -45,7 +47,7 @@ class Writer:
     def close_generation(
         self, seed: int, track: str, number: int, members: Sequence[Member]
     ) -> None:
-        """End a generation: write its survivors, and drop the tails of those it discarded."""
+        """End a generation: write its survivors, and drop what is kept of those it discarded."""
         self._connection.execute(
             "UPDATE generations SET closed = 1 WHERE seed = ? AND track = ? AND number = ?",
             (seed, track, number),
@@ -61,7 +63,7 @@ class Writer:
             ],
         )
         self._connection.execute(
-            "UPDATE scores SET tail = NULL WHERE candidate IN (SELECT number FROM candidates "
+            "UPDATE scores SET kept = NULL WHERE candidate IN (SELECT number FROM candidates "
             "WHERE seed = ? AND track = ? AND generation = ? AND verdict != 'keep')",
             (seed, track, number),
         )
@@ -118,14 +120,15 @@ class Writer:
 
     def results(self, number: int, results: Mapping[Cell, CellResult]) -> None:
         """Write cells of a candidate."""
+        if not results:
+            return
+        found = pooled([[one] for one in results.values()])
+        shown = np.column_stack([found[name] for name in ("ttft_mean", "ttft_p99", "ttft_max")])
         self._connection.executemany(
             "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [
-                (
-                    *(number, window, load, one.num_requests, one.mean, one.p99),
-                    *(float(one.tail[-1]), one.tail.tobytes()),
-                )
-                for (window, load), one in results.items()
+                (number, *cell, one.num_requests, *values, one.pack())
+                for (cell, one), values in zip(results.items(), shown.tolist(), strict=True)
             ],
         )
 
@@ -147,7 +150,7 @@ class Writer:
         high: float | None,
         reasons: Sequence[str],
     ) -> None:
-        """Write who is best of a seed on all tuning windows, and which tails it violates."""
+        """Write who is best of a seed on all tuning windows, and which guards it breaks."""
         self._connection.execute(
             "INSERT OR REPLACE INTO champions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (seed, track, number, score, low, high, int(not reasons), json.dumps(list(reasons))),

@@ -108,7 +108,7 @@ def _progress(document: Mapping[str, Any]) -> Found:
     diagnosis = document["diagnosis"]
     # A diagnosis knows more classics, and asks whether chance may have done a violation.
     classics = [
-        {"policy": row["policy"], "score": row["score"], "clean": not row["tail_violations"]}
+        {"policy": row["policy"], "score": row["score"], "clean": not row["broken_guards"]}
         for row in (diagnosis["parts"]["tuning"]["leaderboard"][1:] if diagnosis else ())
     ] or document["run"]["classics"]
     figure = progress_figure(document["generations"], classics)
@@ -133,9 +133,9 @@ def _leaderboard(document: Mapping[str, Any]) -> Found:
     if not tables:
         return [], None
     lead = (
-        "Total score over all configurations (source x load), and in how many of them the tail is "
-        "violated. The search has looked at tuning windows; only windows it has not seen can prove "
-        "anything."
+        "Gain in the goal, the mean over all configurations (source x load), and how many guards "
+        "are broken in them: whoever breaks one stands below all that break none. The search has "
+        "looked at tuning windows; only windows it has not seen can prove anything."
     )
     body = f'<div class="tables">{"".join(tables)}</div>'
     return [], ("leaderboard", "Leaderboard with the classics", lead, body)

@@ -35,7 +35,7 @@ def population_figure(columns: Mapping[str, Sequence[Any]], champion: int | None
                 data.append(
                     {
                         "style": int(clean),
-                        "name": name + ("" if clean else ", violates a tail"),
+                        "name": name + ("" if clean else ", breaks a guard"),
                         "x": [columns["size"][row] for row in chosen],
                         "y": numbers.compact([columns["score"][row] for row in chosen], _DIGITS),
                         "customdata": [columns["number"][row] for row in chosen],
@@ -61,7 +61,7 @@ def population_figure(columns: Mapping[str, Sequence[Any]], champion: int | None
         name="population",
         title="The archive: score against size",
         caption="Every candidate that was scored, on the windows of its generation; a cross "
-        "violates a tail there. The line joins the best clean candidates of each size, the star "
+        "breaks a guard there. The line joins the best clean candidates of each size, the star "
         "is the champion. Those stopped early, of whom only a bound is known, are left out; scores "
         "far below 0 lie outside, zoom out to see them." + note,
         panels=[
@@ -228,7 +228,7 @@ def _groups(
 
 
 def _dot_styles(hover: str) -> list[dict[str, Any]]:
-    """Return the looks of what violates a tail, what does not, a front, and the champion."""
+    """Return the looks of what breaks a guard, what does not, a front, and the champion."""
     template = f"{hover}<extra>%{{fullData.name}}</extra>"
     dot = {"type": "scatter", "mode": "markers", "opacity": 0.7, "hovertemplate": template}
     return [

@@ -58,10 +58,10 @@ def progress_figure(rows: Sequence[Row], classics: Sequence[Row]) -> Figure:
     return Figure(
         name="progress",
         title="The best of each generation",
-        caption="Of the survivors that violate no tail, the one that scores best on the windows of "
+        caption="Of the survivors that break no guard, the one that scores best on the windows of "
         "its generation. Blue is the search, grey the control: random programs with as many "
         "evaluations on the same windows; each line is a seed. Dashed is the best classic that "
-        "violates no tail. Windows change from generation to "
+        "breaks no guard. Windows change from generation to "
         "generation, so the right panel is jagged where the left need not be. Where a line is "
         "missing on the left, the best were not run on all windows.",
         panels=panels,

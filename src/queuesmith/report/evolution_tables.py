@@ -5,6 +5,7 @@ from html import escape
 from typing import Any
 
 from queuesmith import numbers
+from queuesmith.evolve.bench import standing_order
 from queuesmith.evolve.payers import NAMES
 from queuesmith.evolve.suggestions import lost_cells
 from queuesmith.report.atlas_tables import minus, plain_table, when
@@ -17,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
-    """Return total scores and tail violations, best first.
+    """Return gains and broken guards: those that break none first, each block by its gain.
 
     Parameters
     ----------
@@ -28,13 +29,11 @@ def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
     name : str
         Id of the table.
     """
-    ordered = sorted(
-        rows, key=lambda row: -(row["score"] if row["score"] is not None else float("inf"))
-    )
+    ordered = sorted(rows, key=standing_order)
     body = []
     for place, row in enumerate(ordered, start=1):
         mine = row.get("kind") == "candidate"
-        tails = row["tail_violations"]
+        broken = row["broken_guards"]
         shown = candidate if mine else label(row["policy"])
         body.append(
             f"<tr{' class=answer' if mine else ''}>"
@@ -42,13 +41,14 @@ def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
             f"{escape(shown)}</span></th>"
             f'<td class="number"><b>{minus(_score(row["score"]))}</b>'
             f"<small>{minus(_interval(row))}</small></td>"
-            f'<td class="number {"bad" if tails else "good"}">{tails}</td>'
-            f'<td class="number">{row["mean_worse"]} of {row["num_configurations"]}</td></tr>'
+            f'<td class="number {"bad" if broken else "good"}" '
+            f'title="{escape("; ".join(row["reasons"]))}">{broken}</td>'
+            f'<td class="number">{row["worse"]} of {row["num_configurations"]}</td></tr>'
         )
     return (
         f'<div class="scroll"><table id="{name}" class="board"><thead><tr><th class="number">#</th>'
-        '<th>policy</th><th class="number">total score<small>95 % interval</small></th>'
-        '<th class="number">tail<br>violations</th><th class="number">mean<br>worse in</th></tr>'
+        '<th>policy</th><th class="number">gain<small>95 % interval</small></th>'
+        '<th class="number">guards<br>broken</th><th class="number">goal<br>worse in</th></tr>'
         "</thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )

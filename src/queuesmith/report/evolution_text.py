@@ -9,12 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
+from queuesmith.evaluation.goals import MARGIN
+from queuesmith.evolve.bench import standing_order
 from queuesmith.evolve.suggestions import lost_cells
 from queuesmith.report.evolution_figures import label
 from queuesmith.report.text import plain
-from queuesmith.score import MARGIN
 
-_COLORS = {"tail": "red", "lost": "yellow", "overfit": "yellow", "good": "green"}
+_COLORS = {"guard": "red", "lost": "yellow", "overfit": "yellow", "good": "green"}
 
 
 def name_of(document: Mapping[str, Any]) -> str:
@@ -43,10 +44,10 @@ def headline(document: Mapping[str, Any]) -> str:
     if row is None:
         return f"{_subject(document)} has not been judged."
     part, standing = row
-    tails = standing["tail_violations"]
+    broken = standing["broken_guards"]
     return (
-        f"{_subject(document)} scores {_signed(standing['score'])} on {part} windows, "
-        f"{'with no tail violation' if not tails else f'and violates {tails} tail(s)'}; it has not "
+        f"{_subject(document)} gains {_signed(standing['score'])} on {part} windows "
+        f"{'and breaks no guard' if not broken else f'but breaks {broken} guard(s)'}; it has not "
         "been judged."
     )
 
@@ -64,20 +65,12 @@ def sentences(document: Mapping[str, Any]) -> list[str]:
     diagnosis = document["diagnosis"]
     for part in diagnosis["parts"] if diagnosis else ():
         mine, *others = diagnosis["parts"][part]["leaderboard"]
-        best = max(others, key=lambda row: row["score"] if row["score"] is not None else -1e9)
-        clean = [row for row in others if not row["tail_violations"] and row["policy"] != "fcfs"]
+        best = min(others, key=standing_order)
         text = (
-            f"On {part} windows it scores {_signed(mine['score'])} ({_signed(mine['low'])} to "
-            f"{_signed(mine['high'])}) with {mine['tail_violations']} tail violation(s); the best "
-            f"classic, {label(best['policy'])}, {_signed(best['score'])} with "
-            f"{best['tail_violations']}"
+            f"On {part} windows it gains {_signed(mine['score'])} ({_signed(mine['low'])} to "
+            f"{_signed(mine['high'])}) and breaks {mine['broken_guards']} guard(s); the best "
+            f"classic that breaks none, {label(best['policy'])}, gains {_signed(best['score'])}"
         )
-        if clean and best["tail_violations"]:
-            kept = max(clean, key=lambda row: row["score"])
-            text += (
-                f", and the best without a violation, {label(kept['policy'])}, "
-                f"{_signed(kept['score'])}"
-            )
         found.append(f"{text}.")
     trend = document["trend"]
     search, control = trend["search"], trend["control"]
@@ -85,17 +78,14 @@ def sentences(document: Mapping[str, Any]) -> list[str]:
         found.append(
             f"In the last generation the search stands at {_signed(search['last'])} on tuning "
             f"windows and random search with as many evaluations at {_signed(control['last'])} "
-            f"(mean over {len(document['run']['seeds'])} seed(s)). {_rising(search, document)}"
+            f"(mean over {len(document['run']['seeds'])} seed(s)). {_rising(search)}"
         )
     return found
 
 
-def _rising(search: Mapping[str, float], document: Mapping[str, Any]) -> str:
+def _rising(search: Mapping[str, float]) -> str:
     gain = search["last"] - search["two_thirds"]
-    run = document["run"]
-    # A score is a sum over configurations, and so is its margin.
-    margin = MARGIN * len(run["loads"]) * len(run["windows"]["sources"])
-    if gain > margin:
+    if gain > MARGIN:
         return (
             f"The last third of the generations added {_signed(gain)}: it was still rising, so "
             "more generations may help."
@@ -162,11 +152,10 @@ def _totals(part: str, values: Mapping[str, Any], document: Mapping[str, Any]) -
         show_edge=False,
     )
     table.add_column("policy", overflow="fold")
-    for head in ("score", "tails", "wins"):
+    for head in ("gain", "guards broken", "wins"):
         table.add_column(head, justify="right", no_wrap=True)
     mine, *others = values["leaderboard"]
-    others = sorted(others, key=lambda row: -(row["score"] if row["score"] is not None else 1e9))
-    rows = sorted([mine, *others[:6]], key=lambda row: -(row["score"] or 0.0))
+    rows = sorted([mine, *sorted(others, key=standing_order)[:6]], key=standing_order)
     for row in rows:
         own = row is mine
         name = document["policy"]["name"] if own else label(row["policy"])
@@ -174,7 +163,7 @@ def _totals(part: str, values: Mapping[str, Any], document: Mapping[str, Any]) -
         table.add_row(
             Text(plain(name), "bold green" if own else ""),
             _signed(row["score"]),
-            Text(str(row["tail_violations"]), "red" if row["tail_violations"] else ""),
+            Text(str(row["broken_guards"]), "red" if row["broken_guards"] else ""),
             wins,
         )
     return table
