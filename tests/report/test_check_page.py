@@ -128,10 +128,10 @@ def test_every_error_has_its_line_in_the_page(checks):
     page = render_check(document, checks["long"].requests)
 
     assert len(document["loads"]) == 4
-    assert page.count("<th scope=row>") >= len(document["errors"])
+    assert page.count('<th scope="row">') >= len(document["errors"])
     for load in document["loads"]:
         for cells in table_rows(document, load["load"]):
-            assert f"<th scope=row>{cells[0]}</th>" in page
+            assert f'<th scope="row">{cells[0]}</th>' in page
 
 
 def test_a_log_that_is_too_short_shows_dashes_and_no_interval(checks):

@@ -4,6 +4,7 @@ import json
 import re
 from copy import deepcopy
 from html import unescape
+from itertools import accumulate
 
 import plotly.graph_objects as go
 import pytest
@@ -14,8 +15,8 @@ from queuesmith.errors import ConfigError
 from queuesmith.evolve.evolution import tell
 from queuesmith.report.evolution import _sections, render_evolution, write_evolution
 from queuesmith.report.evolution_dots import _front, _label_places, thinned
-from queuesmith.report.evolution_figures import label, short
-from queuesmith.report.evolution_text import headline, print_diagnosis, sentences
+from queuesmith.report.evolution_figures import label, progress_figure, short
+from queuesmith.report.evolution_text import headline, print_diagnosis, sentences, suggestions
 
 
 @pytest.fixture(scope="module")
@@ -188,9 +189,8 @@ def test_progress_has_a_line_for_each_seed_and_track_and_the_best_classic(figure
         if row["track"] == "search" and row["score_all"] is not None
     ]
     assert lines["search, seed 3"]["x"] == [row["evaluations"] for row in rows]
-    assert lines["search, seed 3"]["y"] == pytest.approx(
-        [row["score_all"] for row in rows], rel=1e-3
-    )
+    best_so_far = list(accumulate((row["score_all"] for row in rows), max))
+    assert lines["search, seed 3"]["y"] == pytest.approx(best_so_far, rel=1e-3)
     clean = [
         row
         for row in document["diagnosis"]["parts"]["tuning"]["leaderboard"][1:]
@@ -198,6 +198,36 @@ def test_progress_has_a_line_for_each_seed_and_track_and_the_best_classic(figure
     ]
     [best] = [name for name in lines if name.startswith("best classic")]
     assert lines[best]["y"][0] == pytest.approx(max(row["score"] for row in clean), rel=1e-3)
+
+
+def test_the_best_so_far_never_falls():
+    row = {"track": "search", "seed": 1, "score": 0.0, "classic": 0.0}
+    rows = [
+        {**row, "evaluations": place, "candidate": place, "score_all": score}
+        for place, score in enumerate([0.1, 0.3, None, 0.2, 0.4])
+    ]
+
+    [line] = progress_figure(rows, ()).panels[0]["data"]
+
+    assert line["y"] == [0.1, 0.3, 0.3, 0.4]
+    assert line["customdata"] == [0, 1, 1, 4]
+
+
+@pytest.mark.parametrize(("score", "kind"), [(9.0, "lost"), (-9.0, "good")])
+def test_nobody_is_good_whom_another_policy_leads(document, score, kind):
+    diagnosis = deepcopy(document["diagnosis"])
+    diagnosis["suggestions"] = [{"kind": "good", "text": "fine", "numbers": {}}]
+    for values in diagnosis["parts"].values():
+        for row in values["leaderboard"][1:]:
+            row |= {"score": score, "tail_violations": 0}
+            values["leaderboard"][0]["score"] = 0.5
+
+    [told] = suggestions(diagnosis)
+
+    assert told["kind"] == kind
+    assert ("leads on tuning windows with +9.000 against +0.500" in told["text"]) == (
+        kind == "lost"
+    )
 
 
 def test_every_scored_candidate_is_a_dot(figures, document):

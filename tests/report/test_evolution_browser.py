@@ -1,7 +1,6 @@
 """The page of a run in a real browser: figures are drawn, tables filled, choices followed."""
 
 import re
-from html import escape
 
 import pytest
 
@@ -96,19 +95,6 @@ def test_an_error_in_the_page_is_seen(html, open_in_browser):
     assert "data-drawn" not in root
 
 
-def test_the_page_fits_a_telephone(html, open_in_browser):
-    """In a frame 420 px wide nothing but tables, which scroll by themselves, is wider."""
-    script = """setInterval(() => {
-        const inner = document.querySelector("iframe").contentDocument.documentElement;
-        if (!inner.dataset.drawn) return;
-        document.documentElement.dataset.width = inner.scrollWidth;
-        document.documentElement.dataset.inside = inner.dataset.drawn;
-    }, 100)"""
-    frame = f'<iframe width="420" height="900" srcdoc="{escape(html)}"></iframe>'
-
-    after = open_in_browser(
-        f"<!DOCTYPE html><html><body>{frame}<script>{script}</script></body></html>"
-    )
-
-    assert re.search(r'data-inside="(\d+)"', after)[1] == "7"
-    assert int(re.search(r'data-width="(\d+)"', after)[1]) <= 420
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_nothing_looks_wrong(html, complaints, width, dark):
+    assert complaints(html, width, dark) == {}

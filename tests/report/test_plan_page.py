@@ -17,8 +17,7 @@ from rich.console import Console
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine.step_time import Preset, StepTime
 from queuesmith.planning import plan
-from queuesmith.report.parts import policy_styles
-from queuesmith.report.plan import _as_comparison, cells, print_plan, render_plan, write_plan
+from queuesmith.report.plan import cells, looks, print_plan, render_plan, write_plan
 from queuesmith.report.plan_figures import build_plan_figures
 from queuesmith.traces.trace import Origin, Trace
 
@@ -53,7 +52,7 @@ def documents():
 
 
 def figures_of(document):
-    return build_plan_figures(document, policy_styles(_as_comparison(document)))
+    return build_plan_figures(document, looks(document)[1])
 
 
 @pytest.mark.parametrize("name", ["found", "unreachable", "above"])

@@ -9,9 +9,12 @@ from html import unescape
 from typing import NamedTuple
 
 import pytest
+from compared import LOADS
 
+from queuesmith.answer import describe_load
+from queuesmith.evaluation.evaluate import Offered
 from queuesmith.report import render_html, write_html
-from queuesmith.report.parts import RHO
+from queuesmith.report.tables import METRIC_GROUPS
 
 pytestmark = pytest.mark.browser
 
@@ -98,7 +101,7 @@ def requests_in(log):
 
 @pytest.fixture(scope="module")
 def report(comparison, visit, tmp_path_factory):
-    return visit(write_html(*comparison, tmp_path_factory.mktemp("report") / "report.html"))
+    return visit(write_html(comparison, tmp_path_factory.mktemp("report") / "report.html"))
 
 
 def test_nothing_goes_wrong(report):
@@ -116,15 +119,15 @@ def test_every_panel_is_drawn(report):
 
 
 def test_what_is_shown_at_first_is_drawn(report, comparison):
-    """The reference, five more policies, and the line of the reference where there is one."""
+    """Every policy beside the reference; elsewhere the reference, four policies, an oracle."""
     drawn = {
         place: len(re.findall(r'class="trace (?:scatter|bars)', piece)) + piece.count('class="hm"')
         for place, piece in report.panels().items()
     }
 
     assert drawn == {
-        ("change-by-load", 0): 6,
-        ("change-by-load", 1): 6,
+        ("changes", 0): 6,
+        ("changes", 1): 6,
         ("ttft-distribution", 0): 6,
         ("ttft-distribution", 1): 6,
         ("who-pays", 0): 6,
@@ -138,47 +141,57 @@ def test_what_is_shown_at_first_is_drawn(report, comparison):
 
 
 def test_the_controls_offer_every_load_and_policy(report, comparison):
-    config = comparison.document["config"]
-
-    assert report.dom.count('data-load="busy"') >= 5  # four figures' controls and one table
-    for policy in config["policies"]:
-        assert report.dom.count(f'data-policy="{policy}"') == 3
-    assert report.dom.count("<option") == len(config["policies"]) - 1
+    assert report.dom.count('<input type="radio"') == 5 * len(LOADS) + len(METRIC_GROUPS)
+    for policy in comparison.config["policies"]:
+        assert report.dom.count(f'data-policy="{policy}"') == 2
+    assert report.dom.count("<option") == len(comparison.config["policies"]) - 1
 
 
-def test_the_load_next_to_saturation_is_shown_first(report):
-    bodies = dict(re.findall(r'<tbody data-load="(\w+)"(?: class="(\w*)")?>', report.dom))
+def bodies(dom):
+    """Return the classes of the bodies of the tables of loads, by load."""
+    found = re.findall(r'<tbody data-load="(\w+)"(?: class="(\w*)")?>', dom)
+    assert len(set(found)) == len(LOADS)  # all groups alike
+    return dict(found)
 
-    assert bodies == {"moderate": "other", "busy": "other", "overload": ""}
+
+def test_the_load_where_the_answer_acts_is_shown_first_with_the_metrics_of_the_goal(report):
+    groups = dict(re.findall(r'<div class="metrics ?(\w*)" data-metrics="([^"]+)">', report.dom))
+
+    assert bodies(report.dom) == {"own": "other", "knee": "", "heavy": "other"}
+    assert groups[""] == "TTFT"
 
 
 def test_every_figure_follows_what_the_reader_chooses(comparison, visit, tmp_path):
     """A copy without the page's policy, so that a script of ours may press its buttons."""
     presses = """<script>addEventListener("load", () => setTimeout(() => {
-        document.querySelector("#who-pays input[data-load=busy]").click();
-        document.querySelector("#change-by-load button[data-policy=ljf]").click();
-        document.querySelector("#ttft-distribution button[data-policy=spjf]").click();
+        document.querySelector("#who-pays input[data-load=heavy]").click();
+        document.querySelector("#who-pays button[data-policy=vllm_unchunked]").click();
+        document.querySelector("#ttft-distribution button[data-policy=sjf]").click();
         const select = document.querySelector("#request-by-request select");
-        select.value = "lcfs";
+        select.value = "las";
         select.dispatchEvent(new Event("change"));
     }, 200))</script>"""
-    html = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", render_html(*comparison))
+    html = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", render_html(comparison))
     path = tmp_path / "pressed.html"
     path.write_text(html.replace("</body>", f"{presses}</body>"), encoding="utf-8")
+    row = next(row for row in comparison.loads if row.load == "heavy")
+    heavy = describe_load(Offered(row.load, row.rho, row.rate))
 
     pressed = visit(path)
 
     assert pressed.errors == []
     for (name, _), drawn in pressed.panels().items():
-        assert (f"busy ({RHO} 0.8)" in drawn) == (name not in ("change-by-load", "workload"))
-    assert f"busy ({RHO} 0.8), lcfs" in pressed.panels()["request-by-request", 0]
-    shown = set(re.findall(r'data-policy="(\w+)"[^>]*aria-pressed="true"', pressed.dom)) | set(
-        re.findall(r'aria-pressed="true"[^>]*data-policy="(\w+)"', pressed.dom)
-    )
-    assert "ljf" in shown
-    assert "spjf" not in shown
-    bodies = dict(re.findall(r'<tbody data-load="(\w+)"(?: class="(\w*)")?>', pressed.dom))
-    assert bodies == {"moderate": "other", "busy": "", "overload": "other"}
+        assert (heavy in drawn) == (name != "workload")
+    assert f"{heavy}, las" in pressed.panels()["request-by-request", 0]
+    chips = re.findall(r'<button [^>]*class="chip"[^>]*>', pressed.dom)
+    shown = {
+        re.search('data-policy="([^"]+)"', chip)[1]
+        for chip in chips
+        if 'aria-pressed="true"' in chip
+    }
+    assert "vllm_unchunked" in shown
+    assert "sjf" not in shown
+    assert bodies(pressed.dom) == {"own": "other", "knee": "other", "heavy": ""}
 
 
 def test_no_request_leaves_the_page(report):
@@ -187,7 +200,7 @@ def test_no_request_leaves_the_page(report):
 
 def test_a_request_would_have_been_seen_and_refused(comparison, visit, tmp_path):
     """The check before this one can fail, and the page's policy stops what it would report."""
-    html = render_html(*comparison)
+    html = render_html(comparison)
     picture = '<img src="http://example.invalid/x.png" alt="">'
     tampered = tmp_path / "tampered.html"
     tampered.write_text(html.replace("<body>", f"<body>{picture}"), encoding="utf-8")
@@ -204,7 +217,7 @@ def test_a_request_would_have_been_seen_and_refused(comparison, visit, tmp_path)
 def test_a_script_that_is_not_the_reports_does_not_run(comparison, visit, tmp_path):
     script = "<script>document.documentElement.dataset.ran = 'yes'</script>"
     path = tmp_path / "tampered.html"
-    html = render_html(*comparison).replace("<body>", f"<body>{script}")
+    html = render_html(comparison).replace("<body>", f"<body>{script}")
     path.write_text(html, encoding="utf-8")
 
     result = visit(path)
@@ -215,7 +228,7 @@ def test_a_script_that_is_not_the_reports_does_not_run(comparison, visit, tmp_pa
 
 def test_an_error_in_the_page_is_seen(comparison, visit, tmp_path):
     path = tmp_path / "broken.html"
-    html = render_html(*comparison).replace('"type":"heatmap"', '"type":7', 1)
+    html = render_html(comparison).replace('"type":"heatmap"', '"type":7', 1)
     html = html.replace('id="queuesmith-drawing">', 'id="queuesmith-drawing">{', 1)
     path.write_text(html, encoding="utf-8")
 

@@ -1,21 +1,30 @@
 """The figures: what they draw is what was measured, and plotly accepts it."""
 
-import copy
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from compared import LOADS
 
+from queuesmith.evaluation.goals import GOALS
+from queuesmith.evaluation.judge import Change
 from queuesmith.report.figures import (
     MAX_POINTS,
     build_figures,
-    change_by_load,
+    changes,
     request_by_request,
     ttft_distribution,
     who_pays,
 )
-from queuesmith.report.parts import COLORS, REFERENCE_COLOR, length_bins, policy_styles
+from queuesmith.report.parts import (
+    COLORS,
+    REFERENCE_COLOR,
+    length_bins,
+    length_ticks,
+    policy_line,
+    policy_styles,
+)
 from queuesmith.report.workload import workload
 from queuesmith.traces.trace import Trace
 
@@ -43,14 +52,19 @@ def one(figure, panel, **meta):
     return trace
 
 
-@pytest.fixture(scope="module")
-def figures(comparison):
-    return build_figures(*comparison)
+def styles_of(comparison, answer=None):
+    kinds = {row.policy: row.kind for row in comparison.leaderboard}
+    return policy_styles(kinds, "fcfs", answer or comparison.answer.policy)
 
 
 @pytest.fixture(scope="module")
 def styles(comparison):
-    return policy_styles(comparison.document)
+    return styles_of(comparison)
+
+
+@pytest.fixture(scope="module")
+def figures(comparison, styles):
+    return build_figures(comparison, styles)
 
 
 def test_plotly_accepts_every_figure(figures):
@@ -70,7 +84,8 @@ def test_every_panel_has_a_title_and_named_axes(figures):
         for panel in figure.panels:
             assert panel["layout"]["title"]["text"]
             assert panel["layout"]["xaxis"]["title"]["text"]
-            assert panel["layout"]["yaxis"]["title"]["text"]
+            axis = panel["layout"]["yaxis"]  # policies need no name
+            assert axis.get("type") == "category" or axis["title"]["text"]
             assert panel["data"]
 
 
@@ -89,64 +104,102 @@ def test_a_policy_looks_the_same_in_every_figure(figures, styles):
 
 
 def test_no_two_of_many_policies_look_alike(large_comparison):
-    looks = [(style.color, style.dash) for style in policy_styles(large_comparison.document)]
+    looks = [(style.color, style.dash) for style in styles_of(large_comparison)]
 
-    assert len(set(looks)) == len(looks) == 26
+    assert len(set(looks)) == len(looks) == 25
     assert {color for color, _ in looks} == {*COLORS, REFERENCE_COLOR}
 
 
-def test_what_is_shown_at_first_differs_in_colour_alone(large_comparison):
-    document = copy.deepcopy(large_comparison.document)
-    document["answer"]["policy"] = "ljf"  # the last of the board
+def luminance(color):
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    r, g, b = (x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
-    colors = [style.color for style in policy_styles(document) if style.shown]
+
+@pytest.mark.parametrize("color", [*COLORS, REFERENCE_COLOR])
+def test_lines_are_seen_on_white_and_on_the_dark_page(color):
+    assert 1.05 / (luminance(color) + 0.05) >= 3
+    assert (luminance(color) + 0.05) / (luminance("#1c2026") + 0.05) >= 3
+
+
+def test_what_is_shown_at_first_differs_in_colour_alone(large_comparison):
+    last = large_comparison.leaderboard[-1].policy
+    colors = [style.color for style in styles_of(large_comparison, last) if style.shown]
 
     assert len(set(colors)) == len(colors) == 7
 
 
-def test_the_reference_lies_below_the_others(figures):
-    for panel in (panel for figure in figures[:3] for panel in figure.panels):
-        policies = [trace.get("meta", {}).get("policy", "fcfs") for trace in panel["data"]]
-        assert "fcfs" not in policies[policies.index("lcfs") :]
-
-
 def test_few_policies_are_drawn_at_first_and_the_answer_is_one(large_comparison):
-    shown = [style.policy for style in policy_styles(large_comparison.document) if style.shown]
+    shown = [style.policy for style in styles_of(large_comparison) if style.shown]
 
-    assert {"fcfs", "srpt_oracle", large_comparison.document["answer"]["policy"]} <= set(shown)
+    assert {"fcfs", "srpt_oracle", "sjf_aging"} <= set(shown)
     assert len(shown) <= 7
 
 
-def test_changes_are_drawn_as_ratios_with_their_intervals(comparison, styles):
-    figure = change_by_load(comparison.document, styles)
-    rows = [row for row in comparison.document["loads"] if row["policy"] == "spjf"]
-    for panel, metric in enumerate(("mean_change", "p99_change")):
-        trace = one(figure, panel, policy="spjf")
-        for row, middle, up, down in zip(
-            rows, trace["y"], trace["error_y"]["array"], trace["error_y"]["arrayminus"], strict=True
-        ):
-            assert middle == pytest.approx(1 + row[metric], rel=1e-3)
-            assert middle + up == pytest.approx(1 + row[f"{metric}_high"], rel=2e-3)
-            assert middle - down == pytest.approx(1 + row[f"{metric}_low"], rel=2e-3)
+def test_the_reference_lies_below_the_others_and_the_answer_above(figures):
+    for panel in (panel for figure in figures[:3] for panel in figure.panels):
+        policies = [trace.get("meta", {}).get("policy", "fcfs") for trace in panel["data"]]
+        answers = policies.count("sjf_aging")
+        assert set(policies[-answers:]) == {"sjf_aging"}
+        assert set(policies[: policies.count("fcfs")]) <= {"fcfs"}
 
 
-def test_an_undefined_change_leaves_a_gap(comparison):
-    document = copy.deepcopy(comparison.document)
-    for row in document["loads"]:
-        if row["policy"] == "spjf" and row["load"] == "busy":
-            row["mean_change"] = None
+def test_the_answer_is_the_thickest(figures):
+    lines = {
+        trace["meta"]["policy"]: trace["line"]["width"] for trace in figures[1].panels[0]["data"]
+    }
 
-    figure = change_by_load(document, policy_styles(document))
+    assert lines.pop("sjf_aging") > max(lines.values())
 
-    assert [value is None for value in one(figure, 0, policy="spjf")["y"]] == [False, True, False]
+
+def test_changes_are_drawn_with_their_intervals_hollow_where_a_guard_is_broken(comparison, styles):
+    figure = changes(comparison, styles)
+    for panel, name in enumerate(("ttft_mean", "ttft_p99")):
+        for row in comparison.loads:
+            if row.policy == "fcfs":
+                assert not traces(figure, panel, policy="fcfs")
+                continue
+            trace, change = one(figure, panel, policy=row.policy, load=row.load), row.changes[name]
+            (middle,), error = trace["x"], trace["error_x"]
+            assert middle == pytest.approx(1 + change.change, rel=1e-3)
+            assert middle + error["array"][0] == pytest.approx(1 + change.high, rel=5e-3)
+            assert middle - error["arrayminus"][0] == pytest.approx(1 + change.low, rel=5e-3)
+            assert ("open" in trace["marker"]["symbol"]) == bool(row.broken)
+            assert trace["y"][0] in figure.panels[panel]["layout"]["yaxis"]["categoryarray"]
+
+
+@pytest.mark.parametrize(("goal", "tail"), [("slo", "p99 TTFT"), ("e2el", "p99 E2EL")])
+def test_the_first_panel_is_of_the_goal(comparison, styles, goal, tail):
+    figure = changes(replace(comparison, goal=GOALS[goal]), styles)
+    first, second = figure.panels
+
+    row = next(row for row in comparison.loads if (row.policy, row.load) == ("sjf", "knee"))
+    change = row.changes[GOALS[goal].statistic.name]
+    even = 0 if goal == "slo" else 1
+    (middle,) = one(figure, 0, policy="sjf", load="knee")["x"]
+    assert middle == pytest.approx(even + change.change, rel=1e-3)
+    assert first["layout"]["shapes"][0]["x0"] == even
+    assert second["layout"]["title"]["text"].startswith(tail)
+
+
+def test_an_undefined_change_leaves_a_gap(comparison, styles):
+    none = Change(*[float("nan")] * 5)
+    loads = tuple(
+        replace(row, changes={**row.changes, "ttft_mean": none}) for row in comparison.loads
+    )
+
+    figure = changes(replace(comparison, loads=loads), styles)
+
+    assert one(figure, 0, policy="sjf", load="knee")["x"] == [None]
+    go.Figure(figure.panels[0])
 
 
 def test_the_distribution_reaches_the_median_and_the_largest(comparison, styles):
-    figure = ttft_distribution(comparison.document, styles, comparison.samples)
-    ttft = comparison.samples["spjf", "busy"].ttft
+    figure = ttft_distribution(comparison.samples, LOADS, styles)
+    ttft = comparison.samples["sjf", "knee"].ttft
 
-    body = one(figure, 0, policy="spjf", load="busy")
-    tail = one(figure, 1, policy="spjf", load="busy")
+    body = one(figure, 0, policy="sjf", load="knee")
+    tail = one(figure, 1, policy="sjf", load="knee")
 
     assert np.interp(0.5, body["y"], body["x"]) == pytest.approx(np.median(ttft), rel=0.03)
     assert tail["y"][-1] == pytest.approx(1 / len(ttft))
@@ -157,24 +210,22 @@ def test_the_distribution_reaches_the_median_and_the_largest(comparison, styles)
 
 
 def test_unfinished_requests_keep_the_distribution_below_one(comparison, styles):
-    sample = comparison.samples["spjf", "busy"]
+    sample = comparison.samples["sjf", "knee"]
     lost = np.where(np.arange(len(sample.ttft)) % 4 == 0, np.nan, sample.ttft)
-    samples = {**comparison.samples, ("spjf", "busy"): SimpleNamespace(ttft=lost)}
+    samples = {**comparison.samples, ("sjf", "knee"): replace(sample, ttft=lost)}
 
-    trace = one(
-        ttft_distribution(comparison.document, styles, samples), 0, policy="spjf", load="busy"
-    )
+    trace = one(ttft_distribution(samples, LOADS, styles), 0, policy="sjf", load="knee")
 
     reached = [y for x, y in zip(trace["x"], trace["y"], strict=True) if x is not None]
     assert max(reached) == pytest.approx(0.75, abs=0.02)
 
 
 def test_who_pays_compares_the_means_of_the_same_requests(comparison, styles):
-    figure = who_pays(comparison.document, styles, comparison.samples)
-    sample, base = (comparison.samples[name, "overload"] for name in ("spjf", "fcfs"))
+    figure = who_pays(comparison.samples, LOADS, styles, "fcfs")
+    sample, base = (comparison.samples[name, "heavy"] for name in ("sjf", "fcfs"))
     longest = sample.prompt_len > np.quantile(sample.prompt_len, 0.9, method="inverted_cdf")
 
-    ratio = one(figure, 0, policy="spjf", load="overload")["y"]
+    ratio = one(figure, 0, policy="sjf", load="heavy")["y"]
 
     assert len(ratio) == 10
     assert ratio[-1] == pytest.approx(
@@ -182,7 +233,7 @@ def test_who_pays_compares_the_means_of_the_same_requests(comparison, styles):
     )
     assert ratio[0] < 0.3 < 1 < ratio[-1]  # under SPJF the long prompts pay for the short
     assert not traces(figure, 0, policy="fcfs")
-    assert one(figure, 1, policy="fcfs", load="overload")["y"][0] > 1
+    assert one(figure, 1, policy="fcfs", load="heavy")["y"][0] > 1
 
 
 @pytest.mark.parametrize(
@@ -204,9 +255,9 @@ def test_equal_lengths_share_a_bin(lengths, labels):
 
 
 def test_the_scatter_pairs_the_same_request(comparison, styles):
-    figure = request_by_request(comparison.document, styles, comparison.samples)
-    trace = one(figure, 0, policy="lcfs", load="busy")
-    policy, base = (comparison.samples[name, "busy"] for name in ("lcfs", "fcfs"))
+    figure = request_by_request(comparison.samples, LOADS, styles, "fcfs")
+    trace = one(figure, 0, policy="las", load="knee")
+    policy, base = (comparison.samples[name, "knee"] for name in ("las", "fcfs"))
     pairs = {
         (f"{x:.2e}", f"{y:.2e}", length)
         for x, y, length in zip(base.ttft, policy.ttft, base.prompt_len, strict=True)
@@ -223,15 +274,15 @@ def test_the_scatter_pairs_the_same_request(comparison, styles):
 
 
 def test_the_scatter_draws_a_sample_of_many_and_says_so(large_comparison):
-    styles = policy_styles(large_comparison.document)
+    styles = styles_of(large_comparison)
+    loads = list(dict.fromkeys(row.load for row in large_comparison.loads))
     figures = [
-        request_by_request(large_comparison.document, styles, large_comparison.samples)
-        for _ in range(2)
+        request_by_request(large_comparison.samples, loads, styles, "fcfs") for _ in range(2)
     ]
 
-    num_points = len(one(figures[0], 0, policy="lcfs", load="busy")["y"])
-    assert 500 < num_points <= MAX_POINTS
-    assert f"{num_points:,} of 4,000, drawn at random with seed 0" in figures[0].caption
+    num_points = len(one(figures[0], 0, policy="las", load="knee")["y"])
+    assert 500 < num_points < 1600 <= MAX_POINTS
+    assert f"{num_points:,} of 1,600, drawn at random with seed 0" in figures[0].caption
     assert figures[0] == figures[1]
 
 
@@ -259,11 +310,18 @@ def test_a_degenerate_trace_has_a_figure_too(trace):
         go.Figure(panel)
 
 
-def test_labels_are_text_to_plotly(comparison):
-    document = copy.deepcopy(comparison.document)
-    document["leaderboard"][0] |= {"policy": "<b>a & b</b>", "kind": "policy"}
+def test_labels_are_text_to_plotly():
+    style = policy_styles({"fcfs": "policy", "<b>a & b</b>": "policy"}, "fcfs", "fcfs")[1]
 
-    style = policy_styles(document)
-    figure = change_by_load(document, style)
+    assert policy_line(style)["name"] == "&lt;b&gt;a &amp; b&lt;/b&gt;"
 
-    assert one(figure, 0, policy="<b>a & b</b>")["name"] == "&lt;b&gt;a &amp; b&lt;/b&gt;"
+
+@pytest.mark.parametrize("low", [0.0, 0.7, 2.2, 3.9])
+@pytest.mark.parametrize("span", [0.6, 1.0, 2.5, 4.0])
+def test_an_axis_of_lengths_has_several_ticks(low, span):
+    ticks = length_ticks(low, low + span)
+
+    assert 2 <= len(ticks["tickvals"]) <= 8
+    for value, text in zip(ticks["tickvals"], ticks["ticktext"], strict=True):
+        assert low - 1e-6 <= value <= low + span + 1e-6
+        assert 10**value == pytest.approx(int(text.replace(",", "")), rel=1e-4)

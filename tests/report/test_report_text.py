@@ -1,109 +1,120 @@
 """The comparison in a terminal."""
 
-import copy
 import io
+from dataclasses import replace
 
 import pytest
+from compared import LOADS, renamed
 from rich.console import Console
 
 from queuesmith import numbers
 from queuesmith.report import print_comparison
+from queuesmith.report.text import short
 
 
-def printed(document, width=100, **options):
+def printed(comparison, width=100, full=False, **options):
     file = io.StringIO()
-    print_comparison(document, Console(file=file, width=width, **options))
+    print_comparison(comparison, Console(file=file, width=width, **options), full=full)
     return file.getvalue()
 
 
 @pytest.mark.parametrize("width", [100, 80, 120])
-def test_every_line_fits(comparison, width):
-    text = printed(comparison.document, width)
+def test_every_line_fits_and_nothing_is_left_out_in_full(comparison, width):
+    text = printed(comparison, width, full=True)
 
     assert max(len(line) for line in text.splitlines()) <= width
-    for policy in comparison.document["config"]["policies"]:
-        assert text.count(policy) >= 1 + len(comparison.document["config"]["loads"])
+    for policy in comparison.config["policies"]:
+        assert text.count(short(policy)[:14]) >= 1 + len(LOADS)
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
 
 
-def test_the_answer_and_the_origin_come_first(comparison):
-    lines = printed(comparison.document, 200).splitlines()
+def test_traffic_and_answer_come_first_and_the_origin_follows_in_one_line(comparison):
+    lines = printed(comparison, 2000).splitlines()
 
-    assert lines[0].startswith("Run aged_sjf: its mean TTFT is lower")
-    origin = lines[len(comparison.document["answer"]["sentences"])]
-    assert origin.startswith("real traffic: AzureLLMInferenceTrace_conv.csv, 1,000 requests")
-    assert "unmeasured" in origin
+    assert lines[0] == comparison.answer.traffic
+    assert lines[1 : 1 + len(comparison.answer.sentences)] == list(comparison.answer.sentences)
+    origin = next(line for line in lines if line.startswith("real traffic"))
+    assert "AzureLLMInferenceTrace_conv.csv, 1,600 requests (12 left out)" in origin
+    assert "8 windows of 200" in origin
 
 
-def test_numbers_are_those_of_the_document(comparison):
-    text = printed(comparison.document)
-    best = comparison.document["leaderboard"][0]
-    spjf = next(
-        row
-        for row in comparison.document["loads"]
-        if row["policy"] == "spjf" and row["load"] == "overload"
-    )
+def test_numbers_are_those_of_the_load_where_the_answer_acts(comparison):
+    text = printed(comparison)
+    rows = {row.policy: row for row in comparison.loads if row.load == "knee"}
 
-    assert f"{best['score']:+.2f}" in text
-    assert f"{best['score_low']:+.2f} to {best['score_high']:+.2f}" in text
-    last = text[text.index("overload (rho 1.1)") :]
-    line = next(line for line in last.splitlines() if line.startswith("  spjf"))
-    assert f"{100 * spjf['mean_change']:+.0f} % [" in line
-    assert numbers.number(spjf["ttft_mean"]) in line
+    assert "numbers at knee load" in text
+    board = text[text.index("Leaderboard") :].splitlines()
+    for leader in comparison.leaderboard[:5]:
+        line = next(line for line in board if short(leader.policy) in line.split())
+        assert numbers.change(leader.gains["ttft"].change) in line
+        assert numbers.number(rows[leader.policy].metrics["ttft_mean"]) in line
+    assert f"{len(comparison.leaderboard) - 5} more with --full" in text
+
+
+def test_full_names_every_broken_guard(comparison):
+    text = printed(comparison, 200, full=True)
+
+    for row in comparison.leaderboard:
+        assert (f"{row.policy} breaks:" in text) == bool(row.broken)
 
 
 def test_bundles_and_oracles_are_marked(comparison):
-    text = printed(comparison.document)
+    text = printed(comparison, 200, full=True)
 
     assert "srpt_oracle [oracle]" in text
-    assert "small_steps [bundle]" in text
+    assert "vllm_unchunked [bundle]" in text
 
 
 def test_without_a_terminal_there_are_no_colours(comparison):
-    assert "\x1b" not in printed(comparison.document)
-    assert "\x1b[" in printed(comparison.document, force_terminal=True, color_system="standard")
+    assert "\x1b" not in printed(comparison)
+    assert "\x1b[" in printed(comparison, force_terminal=True, color_system="standard")
 
 
 def test_names_cannot_steer_the_terminal(comparison):
-    document = copy.deepcopy(comparison.document)
-    for row in document["leaderboard"]:
-        row["policy"] += "\x1b[2J[red]"
-    for row in document["loads"]:
-        row["policy"] += "\x1b[2J[red]"
-    document["origin"]["source"] = "trace\x1b]0;x\x07.csv"
-    document["warnings"] = ["[bold]not markup[/bold]\x1b[0m"]
+    names = {name: f"{name}\x1b[2J[red]" for name in comparison.config["policies"]}
+    evil = renamed(comparison, names, {name: name for name in LOADS})
+    evil = replace(
+        evil,
+        origin=evil.origin | {"source": "trace\x1b]0;x\x07.csv"},
+        warnings=("[bold]not markup[/bold]\x1b[0m",),
+    )
 
-    text = printed(document, 200)
+    text = printed(evil, 200, full=True)
 
     assert "\x1b" not in text
     assert "\x07" not in text
-    assert "spjf?[2J[red]" in text
+    assert "sjf?[2J[red]" in text
     assert "[bold]not markup[/bold]" in text
 
 
 def test_undefined_numbers_are_dashes(comparison):
-    document = copy.deepcopy(comparison.document)
-    for row in document["loads"]:
-        row.update({key: None for key in row if key not in ("policy", "load")})
-    for row in document["leaderboard"]:
-        row.update(score=None, score_low=None, score_high=None)
-    for load in document["config"]["loads"]:
-        load["rho"] = None
+    nothing = replace(
+        comparison,
+        loads=tuple(
+            replace(
+                row,
+                metrics=row.metrics | {"ttft_p99": float("nan"), "slo_attainment": float("nan")}
+                if row.policy == "sjf"
+                else row.metrics | {"slo_attainment": float("nan")},
+            )
+            for row in comparison.loads
+        ),
+    )
 
-    text = printed(document)
+    text = printed(nothing)
 
-    line = next(line for line in text.splitlines() if line.startswith("  spjf"))
-    assert line.split() == ["spjf", "-", "-", "-", "-"]
-    assert "SLO met" not in text
+    line = next(line for line in text.splitlines() if " sjf " in line)
+    assert line.split().count("-") == 2  # its rank, too
+    assert "SLO" not in text[text.index("Leaderboard") : text.index("real traffic")]
 
 
 def test_an_ascii_terminal_can_print_it(comparison):
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
 
-    print_comparison(comparison.document, Console(file=file, width=100))
+    print_comparison(comparison, Console(file=file, width=100))
     file.flush()
 
-    assert b"Run aged_sjf" in file.buffer.getvalue()
+    assert b"run sjf_aging" in file.buffer.getvalue()
 
 
 @pytest.mark.parametrize(

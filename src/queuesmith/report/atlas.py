@@ -67,15 +67,22 @@ def render_atlas(document: Mapping[str, Any]) -> str:
         heading=escape(study["title"]),
         badges=_badges(study["num_windows"]),
         headline=prose(headline["text"]),
+        map=sections[0][3],
+        lead=prose(sections[0][2]),
         answers=_answers(answers),
         facts=_facts(document),
         warnings=warning_box(document["warnings"]),
         contents="".join(
-            f'<a href="#{name}">{escape(title)}</a>' for name, title, _, _ in sections
+            f'<a href="#{name}">{escape(title)}</a>'
+            for name, title in [
+                ("who-wins", "Who wins where"),
+                ("answers", "In sentences"),
+                *((name, title) for name, title, _, _ in sections[1:]),
+            ]
         ),
         sections="".join(
             f'<h2 id="{name}">{escape(title)}</h2><p>{prose(lead)}</p>{body}'
-            for name, title, lead, body in sections
+            for name, title, lead, body in sections[1:]
         ),
         command=f"<pre><code>{escape(document['command'])}</code></pre>",
         tables=", ".join(f"<code>{escape(name)}</code>" for name in document["tables"].values()),
@@ -112,7 +119,7 @@ def _sections(document: Mapping[str, Any]) -> tuple[list[Figure], list[Section]]
             f"order, with all that tie with it; below, its change against {reference} and the "
             "windows in which it is among the best. Pale: not surely better. Dashed: some windows "
             "were modelled. Point at a cell for the interval.",
-            _control("engine") + winners_table(summary),
+            _control("metric") + _control("engine") + winners_table(summary),
         ),
         (
             "carries",
@@ -154,7 +161,7 @@ def _sections(document: Mapping[str, Any]) -> tuple[list[Figure], list[Section]]
     ]
     if document["findings"]:
         sections.insert(
-            0,
+            1,
             (
                 "published",
                 "Against what was published",

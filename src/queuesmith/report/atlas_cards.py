@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.report.atlas_tables import minus
+from queuesmith.report.frame import prose
 from queuesmith.study.grid import better
 from queuesmith.study.words import engine_words, listed, loss_words, metric_words
 
@@ -113,7 +113,7 @@ def _card(record: Record) -> str:
         f'<article class="card"><h4>{escape(record["policy_a"])} &#8644; '
         f"{escape(record['policy_b'])} <small>on {escape(metric_words(record['metric']))}; "
         f"{escape(listed(shared))}</small></h4>{sides}"
-        f"{f'<p>{minus(words)}</p>' if words else ''}{bars}"
+        f"{f'<p>{prose(words)}</p>' if words else ''}{bars}"
         f"<p><small>p {numbers.p_value(record['p'])}, {adjusted} after Benjamini-Hochberg."
         f"{hint}</small></p></article>"
     )
@@ -131,12 +131,12 @@ def _side(record: Record, side: str) -> str:
     gain = loss_words(margin) if margin and margin > 2 else f"{numbers.share(margin)} {word}"
     return (
         f"<p><b>{escape(str(label))}</b>: {escape(record[f'policy_{winner}'])} wins, "
-        f"{minus(gain)} "
-        f"({minus(numbers.number(one[f'value_{winner}']))} against "
-        f"{minus(numbers.number(one[f'value_{loser}']))}), in {one[f'wins_{winner}']} of "
+        f"{prose(gain)} "
+        f"({prose(numbers.number(one[f'value_{winner}']))} against "
+        f"{prose(numbers.number(one[f'value_{loser}']))}), in {one[f'wins_{winner}']} of "
         f"{one['num_windows']} windows <small>difference of {escape(record['policy_a'])} less "
-        f"{escape(record['policy_b'])} {minus(numbers.number(one['difference']))} "
-        f"[{minus(ends)}]</small></p>"
+        f"{escape(record['policy_b'])} {prose(numbers.number(one['difference']))} "
+        f"[{prose(ends)}]</small></p>"
     )
 
 

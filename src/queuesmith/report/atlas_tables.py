@@ -7,7 +7,9 @@ from html import escape
 from typing import Any
 
 from queuesmith import numbers
+from queuesmith.report.frame import prose
 from queuesmith.report.parts import COLORS
+from queuesmith.report.tables import table
 from queuesmith.study.summary import best_set, relative_change, surely_better, winners
 from queuesmith.study.words import engine_words, metric_words, windows_words
 
@@ -27,6 +29,8 @@ def winner_colors(summary: Mapping[str, Any]) -> dict[str, str]:
 
 def winners_table(summary: Mapping[str, Any]) -> str:
     """Return the map of who wins: a body per engine and metric, a row per source, a column a load.
+
+    The page shows the body of the engine and metric that are chosen.
 
     Every policy within 1 % of the best mean is named, of those that only change order; a bundle or
     an oracle that is better still is told below. A cell is pale where the best is not surely better
@@ -52,7 +56,7 @@ def winners_table(summary: Mapping[str, Any]) -> str:
                     + "".join(_winner(summary, cell, metric, colors) for cell in there)
                     + "</tr>"
                 )
-            bodies.append(f"<tbody{when(engine=engine)}>{''.join(rows)}</tbody>")
+            bodies.append(f"<tbody{when(engine=engine, metric=metric)}>{''.join(rows)}</tbody>")
     legend = "".join(
         f'<span class="key" style="--c:{color}">{escape(name)}</span>'
         for name, color in colors.items()
@@ -124,7 +128,7 @@ def _winner(
     style = f' style="--c:{color}"' if color else ""
     return (
         f'<td class="{classes}"{style} title="{escape(". ".join(part for part in told if part))}">'
-        f"{escape(text)}<small>{minus(change)}, {values['best'][first]}/{num_windows}"
+        f"{escape(text)}<small>{prose(change)}, {values['best'][first]}/{num_windows}"
         f"{f'<br>{escape(beyond)}' if beyond else ''}</small></td>"
     )
 
@@ -145,39 +149,7 @@ def plain_table(
     name: str,
     words: Collection[int] = (0,),
 ) -> str:
-    """Return a table; the columns at `words` are read, the others are numbers."""
+    """Return a table, or what to read in place of one without rows."""
     if not rows:
         return '<p class="none">Nothing of the kind in this study.</p>'
-
-    def cell(tag: str, place: int, text: str, more: str = "") -> str:
-        kind = "" if place in words else ' class="number"'
-        return f"<{tag}{more}{kind}>{text}</{tag}>"
-
-    head = "".join(
-        cell("th", place, escape(title), ' scope="col"') for place, title in enumerate(heads)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            cell("td", place, minus(text))
-            if place
-            else cell("th", place, escape(text), ' scope="row"')
-            for place, text in enumerate(row)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll"><table id="{name}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def minus(text: str) -> str:
-    """Return escaped text with true minus signs and no line break before a percent sign."""
-    if text == numbers.UNDEFINED:
-        return "&ndash;"
-    words = escape(text).split(" ")
-    return " ".join(
-        f"&minus;{word[1:]}" if word[:1] == "-" and word[1:2].isdigit() else word for word in words
-    ).replace(" %", "&nbsp;%")
+    return table(heads, rows, name, words=words)

@@ -24,7 +24,13 @@ from queuesmith.report.evolution_tables import (
     verdicts_table,
     wins_table,
 )
-from queuesmith.report.evolution_text import headline, name_of, nearest_words, sentences
+from queuesmith.report.evolution_text import (
+    headline,
+    name_of,
+    nearest_words,
+    sentences,
+    suggestions,
+)
 from queuesmith.report.frame import (
     fact_list,
     figure_card,
@@ -159,13 +165,13 @@ def _diagnosis(document: Mapping[str, Any]) -> Found:
         return [], None
     name = name_of(document)
     figure = heat_figure(diagnosis, name)
-    suggestions = "".join(
+    suggested = "".join(
         f'<li class="{escape(one["kind"])}">{prose(one["text"])}</li>'
-        for one in diagnosis["suggestions"]
+        for one in suggestions(diagnosis)
     )
     control = '<div class="control" data-control="part"></div>'
     body = (
-        f'<ul class="answers" id="suggestions">{suggestions}</ul>'
+        f'<ul class="answers" id="suggestions">{suggested}</ul>'
         + figure_card(figure)
         + f'<div class="tables"><div><h3>Which classic wins how often</h3>{wins_table(diagnosis)}'
         f"</div><div>{control}{lost_table(diagnosis)}</div></div>"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from queuesmith import numbers
@@ -52,18 +53,18 @@ def progress_figure(rows: Sequence[Row], classics: Sequence[Row]) -> Figure:
         Of the run: `policy`, `score` on all tuning windows, `clean`.
     """
     panels = [
-        _progress_panel(rows, "score_all", "On all tuning windows", classics),
+        _progress_panel(rows, "score_all", "Best so far, on all tuning windows", classics),
         _progress_panel(rows, "score", "On the windows of each generation", ()),
     ]
     return Figure(
         name="progress",
-        title="The best of each generation",
-        caption="Of the survivors that break no guard, the one that scores best on the windows of "
-        "its generation. Blue is the search, grey the control: random programs with as many "
-        "evaluations on the same windows; each line is a seed. Dashed is the best classic that "
-        "breaks no guard. Windows change from generation to "
-        "generation, so the right panel is jagged where the left need not be. Where a line is "
-        "missing on the left, the best were not run on all windows.",
+        title="The best so far, and the best of each generation",
+        caption="Of the survivors that break no guard. Left, the best score so far on all tuning "
+        "windows; generations whose best was not run on all of them add no point. Right, the best "
+        "of each generation on that generation's own windows, which differ: a fall there is one of "
+        "windows. Blue is the search, grey the control: random programs with as many evaluations "
+        "on the same windows; each line is a seed. Dashed is the best classic that breaks no "
+        "guard.",
         panels=panels,
     )
 
@@ -79,14 +80,15 @@ def _progress_panel(
                 for row in rows
                 if row["track"] == track and row["seed"] == seed and row[key] is not None
             ]
+            shown = _best_so_far(line) if key == "score_all" else line
             if line:
                 data.append(
                     {
                         "style": 0 if track == "search" else 1,
                         "name": f"{track}, seed {seed}",
                         "x": [row["evaluations"] for row in line],
-                        "y": numbers.compact([row[key] for row in line], _DIGITS),
-                        "customdata": [row["candidate"] for row in line],
+                        "y": numbers.compact([row[key] for row in shown], _DIGITS),
+                        "customdata": [row["candidate"] for row in shown],
                     }
                 )
     longest = max((row["evaluations"] for row in rows), default=1)
@@ -129,6 +131,13 @@ def _progress_panel(
             "yaxis": {"title": {"text": "score (fcfs = 0)"}},
         },
     }
+
+
+def _best_so_far(line: Sequence[Row]) -> list[Row]:
+    """Return, for each generation, the row of the best one up to it."""
+    return list(
+        accumulate(line, lambda best, row: row if row["score_all"] > best["score_all"] else best)
+    )
 
 
 def heat_figure(diagnosis: Mapping[str, Any], name: str) -> Figure:

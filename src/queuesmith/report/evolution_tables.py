@@ -8,8 +8,9 @@ from queuesmith import numbers
 from queuesmith.evolve.bench import standing_order
 from queuesmith.evolve.payers import NAMES
 from queuesmith.evolve.suggestions import lost_cells
-from queuesmith.report.atlas_tables import minus, plain_table, when
+from queuesmith.report.atlas_tables import plain_table, when
 from queuesmith.report.evolution_figures import label, short
+from queuesmith.report.frame import prose
 
 #: Rows of the table of lost windows; the JSON has all.
 MOST_LOST = 12
@@ -39,8 +40,8 @@ def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
             f"<tr{' class=answer' if mine else ''}>"
             f'<td class="number">{place}</td><th scope="row"><span class="policy">'
             f"{escape(shown)}</span></th>"
-            f'<td class="number"><b>{minus(_score(row["score"]))}</b>'
-            f"<small>{minus(_interval(row))}</small></td>"
+            f'<td class="number"><b>{prose(_score(row["score"]))}</b>'
+            f"<small>{prose(_interval(row))}</small></td>"
             f'<td class="number {"bad" if broken else "good"}" '
             f'title="{escape("; ".join(row["reasons"]))}">{broken}</td>'
             f'<td class="number">{row["worse"]} of {row["num_configurations"]}</td></tr>'
@@ -143,8 +144,8 @@ def _payer(row: Row) -> str:
         f"{numbers.number(row['high'])}"
     )
     return (
-        f'<td class="number" title="{escape(title)}">{minus(numbers.change(mean))}'
-        f"<small{' class=bad' if bad else ''}>p99 {minus(numbers.change(p99))}</small></td>"
+        f'<td class="number" title="{escape(title)}">{prose(numbers.change(mean))}'
+        f"<small{' class=bad' if bad else ''}>p99 {prose(numbers.change(p99))}</small></td>"
     )
 
 
@@ -218,7 +219,7 @@ def diffs(lineage: Mapping[str, Any]) -> str:
         parts.append(
             f'<details class="step"{" open" if place == last else ""}><summary>'
             f"no. {step['parent']} &rarr; no. {step['child']}: {escape(step['note'])} "
-            f"({minus(_score(step['score_parent']))} &rarr; {minus(_score(step['score_child']))})"
+            f"({prose(_score(step['score_parent']))} &rarr; {prose(_score(step['score_child']))})"
             f'</summary><pre class="diff"><code>{lines or "no line differs"}</code></pre></details>'
         )
     return "".join(parts)
@@ -235,7 +236,7 @@ def verdicts_table(rows: Sequence[Row]) -> str:
         f'<tr><th scope="row">{escape(row["track"])}</th><td>{escape(row["verdict"])}</td>'
         f'<td>{escape(row["status"])}</td><td class="number">{row["count"]:,}</td><td>'
         + "".join(
-            f"<small>{minus(one['sentence'])}"
+            f"<small>{prose(one['sentence'])}"
             f"{' (' + format(one['count'], ',') + ' x)' if one['count'] > 1 else ''}</small>"
             for one in row["sentences"]
         )
@@ -272,7 +273,7 @@ def gates_table(judgement: Mapping[str, Any]) -> str:
         css, word = marks.get(gate.get("passed"), marks[None])
         body += (
             f'<tr><th scope="row">{escape(str(gate.get("gate")))} {escape(str(gate.get("name")))}'
-            f'</th><td class="{css}">{word}</td><td>{minus(str(gate.get("sentence")))}</td></tr>'
+            f'</th><td class="{css}">{word}</td><td>{prose(str(gate.get("sentence")))}</td></tr>'
         )
     return (
         '<div class="scroll"><table id="gates"><thead><tr><th>gate</th><th>outcome</th>'

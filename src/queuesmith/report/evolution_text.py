@@ -107,6 +107,31 @@ def nearest_words(diagnosis: Mapping[str, Any]) -> str:
     )
 
 
+def suggestions(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what a diagnosis suggests; "good" gives way where another policy leads a leaderboard.
+
+    No classic may be better by more than the margin in any one configuration, and one of them still
+    be better over all of them together.
+    """
+    leaders = []
+    for part, values in diagnosis["parts"].items():
+        mine, *others = values["leaderboard"]
+        clean = [row for row in others if not row["tail_violations"] and row["score"] is not None]
+        best = max(clean, key=lambda row: row["score"], default=None)
+        if best is not None and best["score"] > (mine["score"] or 0.0):
+            leaders.append(
+                f"{label(best['policy'])} leads on {part} windows with {_signed(best['score'])} "
+                f"against {_signed(mine['score'])}"
+            )
+    if not leaders:
+        return list(diagnosis["suggestions"])
+    text = f"In total over all configurations {'; '.join(leaders)}."
+    return [
+        {"kind": "lost", "text": text} if one["kind"] == "good" else one
+        for one in diagnosis["suggestions"]
+    ]
+
+
 def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
     """Print a diagnosis: suggestions first, then totals, wins and losses.
 
@@ -116,7 +141,7 @@ def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
         Of schema ``queuesmith.diagnosis/1``.
     console : rich.console.Console
     """
-    for one in document["suggestions"]:
+    for one in suggestions(document):
         color = _COLORS.get(one["kind"], "")
         console.print(Text(f"{one['kind']}: ", color).append(plain(one["text"]), "none"))
     console.print(Text(plain(nearest_words(document))))

@@ -86,7 +86,7 @@ def changes(comparison: Comparison, styles: Sequence[Style]) -> Figure:
             }
         )
         layout = {
-            "title": {"text": f"{_capital(statistic.label)} against {escape_label(reference)}"},
+            "title": {"text": f"{statistic.label} against {escape_label(reference)}"},
             "xaxis": values,
             "yaxis": {
                 "type": "category",
@@ -160,10 +160,6 @@ def _ends(change: Change, statistic: Statistic) -> tuple[float, float, float]:
         ends = np.where(ends > -1, 1 + ends, np.nan)
     middle, low, high = (float(end) for end in np.where(np.isfinite(ends), ends, np.nan))
     return middle, middle if np.isnan(low) else low, middle if np.isnan(high) else high
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def ttft_distribution(

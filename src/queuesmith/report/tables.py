@@ -80,7 +80,7 @@ def table_html(
     ).replace("\n", "<br>")
     named_so = f' id="{escape(name)}"' if name else ""
     top = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
-    return f'<div class="scroll"><table{named_so} class="cards {css}">{top}{bodies}</table></div>'
+    return f'<div class="scroll"><table{named_so} class="rows {css}">{top}{bodies}</table></div>'
 
 
 _NUMBER = ' class="number"'
