@@ -18,6 +18,7 @@ from queuesmith.cli.output import (
     write_whole,
 )
 from queuesmith.errors import ConfigError
+from queuesmith.masking import masked_text
 
 if TYPE_CHECKING:
     from queuesmith.config import EngineConfig
@@ -172,7 +173,7 @@ def ab(
         "preset": preset.name if known else None,
         "provenance": preset.step_time.provenance if known else None,
         "engine": asdict(config) if known else None,
-        "engine_args": args,
+        "engine_args": masked_text(args),
         "output_length": knowledge.describe(),
         "machine_margin": machine_margin,
         "timeout": timeout,

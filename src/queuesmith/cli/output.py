@@ -10,6 +10,7 @@ from pathlib import Path
 
 from queuesmith.documents import printable
 from queuesmith.errors import ConfigError
+from queuesmith.masking import masked
 
 
 def check_place(path: Path, option: str) -> None:
@@ -81,7 +82,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
 
 def command_line() -> str:
     """Return the command that the user gave, as text that any file and terminal takes."""
-    return printable(shlex.join(["queuesmith", *sys.argv[1:]]))
+    return printable(shlex.join(["queuesmith", *masked(sys.argv[1:])]))
 
 
 @contextmanager

@@ -54,6 +54,7 @@ def serve(
     from queuesmith.deploy.plugin import check_version
     from queuesmith.deploy.serve import build_command, start
     from queuesmith.errors import ConfigError
+    from queuesmith.masking import masked
 
     options = PluginOptions(
         policy=policy,
@@ -76,8 +77,9 @@ def serve(
     if json_:
         document = {
             "schema": SCHEMA,
-            "command": list(command.arguments),
+            "command": masked(command.arguments),
             "environment": command.environment,
+            "address": command.address,
         }
         print(json.dumps(document, indent=1))
     else:
