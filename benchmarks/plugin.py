@@ -1,14 +1,15 @@
-"""What the plug-in adds to a step of vLLM's scheduler with 1,000 requests waiting.
+"""What the plug-in adds to a step of vLLM's scheduler with thousands of requests waiting.
 
 Run in the environment that has vLLM, for all policies or for those that are named:
 
-    requirements/with_vllm.sh python benchmarks/plugin.py [policy ...]
+    requirements/with_vllm.sh python benchmarks/plugin.py [--waiting 1000 5000 20000] [policy ...]
 
 vLLM's own ``Scheduler`` runs without a model, with 256 requests in it. What is added is the CPU
 time of `schedule` and `update_from_output` less that of vLLM's own methods within them: the median
 of 100 steps, and of four repeats the best, since a busy machine can only make it longer.
 """
 
+import argparse
 import gc
 import logging
 import statistics
@@ -26,6 +27,7 @@ from queuesmith.deploy.options import PluginOptions
 from queuesmith.deploy.scheduler import PolicyMixin
 from queuesmith.policies import get_policy
 
+EVOLVED = Path(__file__).parents[1] / "results" / "evolve"
 POLICIES = (
     "fcfs",
     "sjf",
@@ -38,8 +40,9 @@ POLICIES = (
     "slai",
     "srpt",
     "las",
+    str(EVOLVED / "short_first" / "evolved_short_first.py"),
+    str(EVOLVED / "by_service" / "evolved_by_service.py"),
 )
-NUM_WAITING = 1000
 NUM_RUNNING = 256
 NUM_REPEATS = 4
 NUM_STEPS = 100
@@ -94,7 +97,7 @@ real.scheduler_class = lambda config: type("Measured", (Noted, Timed), {})
 class Load:
     """A scheduler with requests in it."""
 
-    def __init__(self, policy, settings, ends):
+    def __init__(self, policy, settings, ends, num_waiting):
         config = EngineConfig(
             max_num_batched_tokens=8192,
             num_gpu_blocks=100_000,
@@ -105,15 +108,17 @@ class Load:
         options = PluginOptions("-", max_wait=float("inf"), time_limit=float("inf"))
         self.scheduler = real.make_scheduler(config, get_policy(policy), options)
         self.ends = ends
+        self.num_waiting = num_waiting
         self.num_arrived = 0
+        self.scheduler.policy_clock = time.time  # that of the arrivals below
         now = time.time()
         for row in range(NUM_RUNNING):
             # Where requests end, they do so one after another.
             self.arrive(now - 20 + row * 0.001, 32, 100 + row % 100 if ends else 3000)
         for _ in range(60):  # until they hold more than the watermark leaves
             real.step(self.scheduler)
-        for row in range(NUM_WAITING):
-            self.arrive(now - 10 + row * 0.01, 10 + row * 7919 % 900)
+        for row in range(num_waiting):
+            self.arrive(now - 10 + row * 10 / num_waiting, 10 + row * 7919 % 900)
 
     def arrive(self, arrival_time, prompt_len, max_tokens=100):
         """Let a request arrive."""
@@ -142,7 +147,7 @@ class Load:
         spent += time.thread_time() - begin
         del outputs  # which takes a while, and vLLM keeps them for longer
         vllm = scheduler.vllm_seconds
-        while self.ends and len(scheduler.requests) < NUM_RUNNING + NUM_WAITING:
+        while self.ends and len(scheduler.requests) < NUM_RUNNING + self.num_waiting:
             self.arrive(time.time(), 10 + self.num_arrived * 7919 % 900)
         return spent, vllm
 
@@ -158,11 +163,17 @@ def measure(load):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--waiting", type=int, nargs="+", default=[1000])
+    parser.add_argument("policies", nargs="*")
+    arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    for situation, (settings, ends) in SITUATIONS.items():
-        print(f"{situation}:")
-        for policy in sys.argv[1:] or POLICIES:
-            load = Load(policy, settings, ends)
+    cases = [(name, number) for name in SITUATIONS for number in arguments.waiting]
+    for situation, num_waiting in cases:
+        settings, ends = SITUATIONS[situation]
+        print(f"{situation}, {num_waiting:,} waiting:")
+        for policy in arguments.policies or POLICIES:
+            load = Load(policy, settings, ends, num_waiting)
             gc.collect()
             gc.freeze()  # as vLLM's engine does
             vllm, added = measure(load)
@@ -170,7 +181,7 @@ def main() -> None:
             monitor = load.scheduler.policy_monitor
             assert not monitor.faults, monitor.faults
             print(
-                f"  {policy:14} {added:5.0f} us a step, vLLM {vllm:.0f}; asked in "
+                f"  {Path(policy).stem:20} {added:5.0f} us a step, vLLM {vllm:.0f}; asked in "
                 f"{monitor.totals['decisions']} steps, {monitor.totals['held']} held, "
                 f"{monitor.totals['displaced']} displaced",
                 flush=True,

@@ -106,7 +106,9 @@ def test_candidates_get_the_times_that_the_engine_gives_them_without_a_sandbox(j
         ]
 
         assert outcome.status == "ok"
-        assert [times.tobytes() for times in outcome.values] == [each.tobytes() for each in expected]
+        assert [times.tobytes() for times in outcome.values] == [
+            each.tobytes() for each in expected
+        ]
         assert outcome.cpu_seconds > 0
 
 

@@ -53,6 +53,7 @@ def serve(
     from queuesmith.deploy.options import PluginOptions
     from queuesmith.deploy.plugin import check_version
     from queuesmith.deploy.serve import build_command, start
+    from queuesmith.documents import hide_secrets
     from queuesmith.errors import ConfigError
 
     options = PluginOptions(
@@ -76,8 +77,9 @@ def serve(
     if json_:
         document = {
             "schema": SCHEMA,
-            "command": list(command.arguments),
+            "command": hide_secrets(command.arguments),
             "environment": command.environment,
+            "address": command.address,
         }
         print(json.dumps(document, indent=1))
     else:

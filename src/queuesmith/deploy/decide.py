@@ -19,9 +19,10 @@ from queuesmith.policies import Policy
 
 #: Operations of a hook that may be spent on waiting requests in one step, and what a call counts
 #: besides its own: together they take about half a millisecond. Where more wait than that allows,
-#: `waiting_key` is asked about some of them, and `admit` about the first.
-OPERATIONS_PER_STEP = 30_000
-_OPERATIONS_PER_CALL = 10
+#: `waiting_key` is asked about some of them, and `admit` about the first, though about so many.
+OPERATIONS_PER_STEP = 15_000
+OPERATIONS_PER_CALL = 10
+LEAST_ASKED = 64
 
 
 class HookFault(Exception):
@@ -91,8 +92,8 @@ class Questions:
 
     def most(self, name: str) -> int:
         """Return how many waiting requests a hook may be asked about in one step."""
-        operations = self.policy.operations[name] + _OPERATIONS_PER_CALL
-        return max(OPERATIONS_PER_STEP // operations, 1)
+        operations = self.policy.operations[name] + OPERATIONS_PER_CALL
+        return max(OPERATIONS_PER_STEP // operations, LEAST_ASKED)
 
     def ask(self, name: str, rows: Sequence[RequestRow]) -> list[Any]:
         """Return a hook's answer for each row.
@@ -105,7 +106,8 @@ class Questions:
         hook, engine = getattr(self.policy, name), self.engine
         self._prepare(rows, name)
         answers: list[Any] = []
-        size, largest = 8, min(self.most(name), 128)
+        operations = self.policy.operations[name] + OPERATIONS_PER_CALL
+        size, largest = 8, max(min(OPERATIONS_PER_STEP // operations, 128), 1)
         try:
             while len(answers) < len(rows):
                 size = min(size, largest)

@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from math import nan
+from math import inf, nan
 from operator import attrgetter
 from typing import Any
 
@@ -100,6 +100,7 @@ class Line:
         self._unranked: dict[RequestRow, None] = {}
         self._keys = array("d")  # of `rows`, as last asked; NaN where never
         self._turn = 0
+        self._limit = self._old_limit = inf  # keys beyond are hardly among the best
         #: Who stands elsewhere in vLLM's queue than by arrival; None if that can be anybody.
         self._misplaced: dict[Any, None] | None = None
         self._is_known = False  # whether the queue's journal is all that has changed
@@ -182,6 +183,7 @@ class Line:
         turn it is, those who have none yet before all others.
         """
         rows = self.rows
+        self._limit = inf
         if len(rows) <= most:
             self._keys = array("d", ask(rows))
             return
@@ -189,28 +191,25 @@ class Line:
         new = np.flatnonzero(np.isnan(keys))[: most - most // 2]
         turn = (self._turn + np.arange(most - most // 2 - len(new))) % len(rows)
         self._turn = (self._turn + len(turn)) % len(rows)
-        places = np.unique(np.concatenate([self._best(keys, most // 2), new, turn])).tolist()
-        for place, key in zip(places, ask([rows[place] for place in places]), strict=True):
+        due = np.zeros(len(rows), bool)
+        best = _best(keys, most // 2, self._old_limit)
+        due[best] = due[new] = due[turn] = True
+        places = np.flatnonzero(due)
+        asked = ask([rows[place] for place in places.tolist()])
+        for place, key in zip(places.tolist(), asked, strict=True):
             self._keys[place] = key
+        if len(best):
+            self._old_limit = float(keys[best[-1]])
+            self._limit = max(self._keys[place] for place in best.tolist())
 
     def best(self, most: int) -> list[RequestRow]:
         """Return the first so many rows by the keys of `ask_some`, then by arrival."""
         found = []
-        for place in self._best(np.array(self._keys), most).tolist():
+        for place in _best(np.array(self._keys), most, self._limit).tolist():
             row = self.rows[place]
             row.key = self._keys[place]
             found.append(row)
         return found
-
-    @staticmethod
-    def _best(keys: Any, most: int) -> Any:
-        """Return the places of the smallest keys, in order; NaN is the largest."""
-        if 0 < most < len(keys):
-            last = np.partition(keys, most - 1)[most - 1]
-            if not np.isnan(last):
-                among = np.flatnonzero(keys <= last)
-                return among[np.argsort(keys[among], kind="stable")][:most]
-        return np.argsort(keys, kind="stable")[:most]
 
     def _read(self, queue: Iterable[Any]) -> None:
         """Compare all of a queue with what is known of it."""
@@ -277,3 +276,22 @@ def _find(queue: Any, request: Any) -> int:
         if other is request:
             return len(queue) - 1 - place
     raise ValueError(f"request {request.request_id} is not in its queue")
+
+
+def _best(keys: Any, most: int, limit: float) -> Any:
+    """Return the places of the smallest keys, in order; NaN is the largest.
+
+    Those that may be among them are looked for up to `limit`, which costs the less the nearer it is
+    to the last of them.
+    """
+    among = np.flatnonzero(keys <= limit)
+    if 0 < most < len(keys):
+        if len(among) < most:
+            among = np.arange(len(keys))
+        if len(among) > 4 * most:
+            last = np.partition(keys[among], most - 1)[most - 1]
+            if not np.isnan(last):
+                among = among[keys[among] <= last]
+    elif len(among) < most:
+        among = np.arange(len(keys))
+    return among[np.argsort(keys[among], kind="stable")][:most]

@@ -367,16 +367,16 @@ class PolicyMixin:
         Whatever the step did, nobody may be lost or be there twice.
         """
         self._policy_aside_running = self._policy_aside_waiting = 0
-        self._policy_tracker.number_admissions()
+        num_admitted = self._policy_tracker.number_admissions()
         if choice.running is not None:
             self.running.extend([row.source for row in choice.held])
             self.running.sort(key=_ADMISSION)
         if choice.order is None:
             return
         first, self.waiting = self.waiting, self._policy_waiting
-        offered = {row.source for row in choice.order}
-        left = {*first, *self.policy_displaced}
-        if offered != left:
+        if num_admitted or choice.displaced or len(first) != len(choice.order):
+            offered = {row.source for row in choice.order}
+            left = {*first, *self.policy_displaced}
             self._policy_line.exchange(self.waiting, offered - left, left - offered)
         first.clear()
 

@@ -73,8 +73,8 @@ class Tracker:
         else:
             self._forget(row)
 
-    def number_admissions(self) -> None:
-        """Give numbers to the admitted, the last in `running` that have none."""
+    def number_admissions(self) -> int:
+        """Give numbers to the admitted, the last in `running` that have none; return how many."""
         new: list[RequestRow] = []
         for request in reversed(self._scheduler.running):
             if request.queuesmith_row.admission >= 0:
@@ -83,6 +83,7 @@ class Tracker:
         for row in reversed(new):
             self._ledger.admit(row)
             self.prefilling[row] = None
+        return len(new)
 
     def schedule(self, output: Any, start: float) -> None:
         """Take in what vLLM has scheduled in the step that began at `start`."""

@@ -135,9 +135,11 @@ def _progress_panel(
 
 def _best_so_far(line: Sequence[Row]) -> list[Row]:
     """Return, for each generation, the row of the best one up to it."""
-    return list(
-        accumulate(line, lambda best, row: row if row["score_all"] > best["score_all"] else best)
-    )
+
+    def better(best: Row, row: Row) -> Row:
+        return row if row["score_all"] > best["score_all"] else best
+
+    return list(accumulate(line, better))
 
 
 def heat_figure(diagnosis: Mapping[str, Any], name: str) -> Figure:
