@@ -148,7 +148,7 @@ def hide_secrets(words: Sequence[str]) -> list[str]:
             shown.append(_HIDDEN)
         elif equals and _SECRET_VARIABLE.fullmatch(name):
             shown.append(f"{name}={_HIDDEN}")
-        elif equals and word.startswith("--"):
+        elif equals and word.startswith("--") and len(name.split()) == 1:
             shown.append(f"{name}={_hide_inside(value)}")
         else:
             shown.append(_hide_inside(word))
