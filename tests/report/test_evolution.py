@@ -124,7 +124,7 @@ def test_suggestions_are_on_the_page(page, document):
 
 def test_tables_of_the_diagnosis_have_a_row_for_each_configuration(page, document):
     for part, values in document["diagnosis"]["parts"].items():
-        assert len(rows_of(page, f"paid-{part}")) == 2 + len(values["configurations"])
+        assert len(rows_of(page, f"paid-{part}")) == 1 + len(values["configurations"])
         assert len(rows_of(page, f"nearest-{part}")) == 1 + len(values["configurations"])
     won = rows_of(page, "wins")
     assert won[1][1].endswith(f"of {len(document['diagnosis']['parts']['tuning']['cells'])}")

@@ -118,7 +118,7 @@ def suggestions(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         mine, *others = values["leaderboard"]
         clean = [row for row in others if not row["tail_violations"] and row["score"] is not None]
         best = max(clean, key=lambda row: row["score"], default=None)
-        if best is not None and best["score"] > (mine["score"] or 0.0):
+        if best is not None and round(best["score"], 3) > round(mine["score"] or 0.0, 3):
             leaders.append(
                 f"{label(best['policy'])} leads on {part} windows with {_signed(best['score'])} "
                 f"against {_signed(mine['score'])}"
