@@ -171,7 +171,8 @@ def test_ties_with_the_reference_are_nobodys_win(document):
 
     assert rows[2][2].startswith("fcfs = hrrn")
     assert (
-        "won" not in re.search(r'<td class="([^"]*)"[^>]*>fcfs = hrrn', winners_table(summary))[1]
+        "won"
+        not in re.search(r'<td[^>]*class="([^"]*)"[^>]*>fcfs = hrrn', winners_table(summary))[1]
     )
 
 

@@ -173,3 +173,10 @@ def test_everything_is_drawn_and_nothing_goes_wrong(checks, open_in_browser, nam
     assert f'data-drawn="{len(panels)}"' in root
     for panel in panels:
         assert "xtick" in panel
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_nothing_looks_wrong(checks, complaints, width, dark):
+    one = checks["long"]
+    assert complaints(render_check(one.document, one.requests), width, dark) == {}

@@ -1,10 +1,7 @@
 """The page of a plan: what it says, what plotly makes of it, and what a browser draws."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html import unescape
 from io import StringIO
@@ -132,43 +129,10 @@ def test_the_terminal_shows_the_answer_and_every_policy_in_its_width(documents, 
 # In a browser
 
 
-@pytest.fixture(scope="module")
-def open_page(tmp_path_factory):
-    """Return a function that gives the elements of a page after its script has run."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    browser = next((found for name in names if (found := shutil.which(name))), None)
-    if browser is None:
-        pytest.skip("no chromium or chrome on the path")
-
-    def open_page(document):
-        folder = tmp_path_factory.mktemp("browser")
-        write_plan(document, folder / "page.html")
-        command = [
-            browser,
-            "--headless",
-            "--disable-gpu",
-            "--no-first-run",
-            "--disable-background-networking",
-            f"--user-data-dir={folder / 'profile'}",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            "--virtual-time-budget=10000",
-            "--dump-dom",
-        ]
-        if os.name == "posix" and os.geteuid() == 0:
-            command.append("--no-sandbox")  # Chromium refuses to run as root with it
-        address = (folder / "page.html").as_uri()
-        done = subprocess.run(
-            [*command, address], capture_output=True, text=True, timeout=120, check=True
-        )
-        return done.stdout
-
-    return open_page
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["found", "unreachable", "above"])
-def test_everything_is_drawn_and_nothing_goes_wrong(documents, open_page, name):
-    dom = open_page(documents[name])
+def test_everything_is_drawn_and_nothing_goes_wrong(documents, open_in_browser, name):
+    dom = open_in_browser(render_plan(documents[name]))
     root = re.search("<html[^>]*>", dom)[0]
     body = dom[dom.index("<body") : dom.index('id="queuesmith-data"')]
     panels = re.split(r'data-figure="[a-z]+" data-panel="\d"', body)[1:]
@@ -178,3 +142,9 @@ def test_everything_is_drawn_and_nothing_goes_wrong(documents, open_page, name):
     assert f'data-drawn="{len(panels)}"' in root
     for panel in panels:
         assert "xtick" in panel
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_nothing_looks_wrong(documents, complaints, width, dark):
+    assert complaints(render_plan(documents["found"]), width, dark) == {}

@@ -87,18 +87,20 @@ def _agreement_panel(
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in follows), []).append(row)
-    # A pair once, below the diagonal, so that the first name needs no row and the last no column.
-    across_labels = columns.put([_label(axis, name) for name in names[:-1]])
-    down_labels = columns.put([_label(axis, name) for name in names[1:]])
+    # A pair once, below the diagonal, so that the first name needs no row and the last no column;
+    # of a single pair all are kept, since an axis with one label tells little.
+    spare = 0 if len(names) == 2 else 1
+    across_labels = columns.put([_label(axis, name) for name in names[: len(names) - spare]])
+    down_labels = columns.put([_label(axis, name) for name in names[spare:]])
     data = []
     for key, members in groups.items():
-        size = len(names) - 1
+        size = len(names) - spare
         shade: list[list[float | None]] = [[None] * size for _ in range(size)]
         more: list[list[list[float | None] | None]] = [[None] * size for _ in range(size)]
         for row in members:
             across, down = sorted((place[row["a"]], place[row["b"]]))
-            shade[down - 1][across] = numbers.compact([row["tau_b"]], _DIGITS)[0]
-            more[down - 1][across] = [
+            shade[down - spare][across] = numbers.compact([row["tau_b"]], _DIGITS)[0]
+            more[down - spare][across] = [
                 *numbers.compact([row[name] for name in ("low", "high", "top_1")], 2),
                 row["num_windows"],
             ]

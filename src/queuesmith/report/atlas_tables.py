@@ -53,7 +53,12 @@ def winners_table(summary: Mapping[str, Any]) -> str:
                 rows.append(
                     f'<tr><th scope="row">{escape(source)}<small>'
                     f"{windows_words(known['num_real'], known['num_modelled'])}</small></th>"
-                    + "".join(_winner(summary, cell, metric, colors) for cell in there)
+                    + "".join(
+                        _winner(summary, cell, metric, colors).replace(
+                            "<td", f'<td data-label="{escape(_load(load))}"', 1
+                        )
+                        for load, cell in zip(loads, there, strict=True)
+                    )
                     + "</tr>"
                 )
             bodies.append(f"<tbody{when(engine=engine, metric=metric)}>{''.join(rows)}</tbody>")
@@ -63,8 +68,8 @@ def winners_table(summary: Mapping[str, Any]) -> str:
     )
     return (
         f'<p class="keys">{legend}<span class="key none">others</span></p>'
-        f'<div class="scroll"><table id="winners"><thead><tr><th scope="col">source</th>{head}'
-        f"</tr></thead>{''.join(bodies)}</table></div>"
+        '<div class="scroll"><table id="winners" class="rows"><thead><tr><th scope="col">source'
+        f"</th>{head}</tr></thead>{''.join(bodies)}</table></div>"
     )
 
 

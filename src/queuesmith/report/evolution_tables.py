@@ -11,6 +11,7 @@ from queuesmith.evolve.suggestions import lost_cells
 from queuesmith.report.atlas_tables import plain_table, when
 from queuesmith.report.evolution_figures import label, short
 from queuesmith.report.frame import prose
+from queuesmith.report.tables import Cell, table
 
 #: Rows of the table of lost windows; the JSON has all.
 MOST_LOST = 12
@@ -111,42 +112,31 @@ def lost_table(diagnosis: Mapping[str, Any]) -> str:
 
 def payers_table(diagnosis: Mapping[str, Any]) -> str:
     """Return how the mean and p99 of each quarter of the requests changed beside FCFS's."""
-    heads = "".join(
-        f'<th class="number">{escape(name.removesuffix(" prompts"))}</th>'
-        for names in NAMES.values()
-        for name in names
-    )
+    names = [name.removesuffix(" prompts") for each in NAMES.values() for name in each]
     tables = []
     for part, values in diagnosis["parts"].items():
-        body = "".join(
-            f'<tr><th scope="row">{escape(row["source"])}<small>{escape(row["load"])}'
-            f"{', idle' if row['idle'] else ''}</small></th>"
-            + "".join(_payer(one) for rows in row["paid"].values() for one in rows)
-            + "</tr>"
+        rows = [
+            (
+                Cell(row["source"], small=row["load"] + (", idle" if row["idle"] else "")),
+                *(_payer(one) for quarters in row["paid"].values() for one in quarters),
+            )
             for row in values["configurations"]
-        )
-        tables.append(
-            f'<div class="scroll"{when(part=part)}><table id="paid-{escape(part)}" class="paid">'
-            '<thead><tr><th rowspan="2">configuration</th><th colspan="4" class="group">prompts'
-            '</th><th colspan="4" class="group">arrived</th></tr>'
-            f"<tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-        )
+        ]
+        shown = table(("configuration", *names), rows, f"paid-{part}", css="paid")
+        tables.append(f"<div{when(part=part)}>{shown}</div>")
     return "".join(tables)
 
 
-def _payer(row: Row) -> str:
+def _payer(row: Row) -> Cell:
     mean, p99 = row["mean_change"], row["p99_change"]
-    bad = p99 is not None and p99 > 0.05
     title = (
         f"{row['num_requests']:,} requests: mean {numbers.number(row['ttft_mean'])} s for "
         f"{numbers.number(row['ttft_mean_fcfs'])} s, p99 {numbers.number(row['ttft_p99'])} s for "
         f"{numbers.number(row['ttft_p99_fcfs'])} s; from {numbers.number(row['low'])} to "
         f"{numbers.number(row['high'])}"
     )
-    return (
-        f'<td class="number" title="{escape(title)}">{prose(numbers.change(mean))}'
-        f"<small{' class=bad' if bad else ''}>p99 {prose(numbers.change(p99))}</small></td>"
-    )
+    css = "bad-tail" if p99 is not None and p99 > 0.05 else ""
+    return Cell(numbers.change(mean), f"p99 {numbers.change(p99)}", css, title)
 
 
 def nearest_table(diagnosis: Mapping[str, Any], candidate: str) -> str:
@@ -232,22 +222,27 @@ def _diff_line(line: str) -> str:
 
 def verdicts_table(rows: Sequence[Row]) -> str:
     """Return what became of the candidates, with the commonest reasons."""
-    lines = "".join(
-        f'<tr><th scope="row">{escape(row["track"])}</th><td>{escape(row["verdict"])}</td>'
-        f'<td>{escape(row["status"])}</td><td class="number">{row["count"]:,}</td><td>'
-        + "".join(
-            f"<small>{prose(one['sentence'])}"
-            f"{' (' + format(one['count'], ',') + ' x)' if one['count'] > 1 else ''}</small>"
-            for one in row["sentences"]
+    lines = [
+        (
+            row["track"],
+            row["verdict"],
+            row["status"],
+            f"{row['count']:,}",
+            Cell(
+                html="".join(
+                    f"<small>{prose(one['sentence'])}{_times(one['count'])}</small>"
+                    for one in row["sentences"]
+                )
+            ),
         )
-        + "</td></tr>"
         for row in rows
-    )
-    return (
-        '<div class="scroll"><table id="verdicts"><thead><tr><th>track</th><th>verdict</th>'
-        '<th>status</th><th class="number">candidates</th><th>commonest reasons</th></tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
+    ]
+    heads = ("track", "verdict", "status", "candidates", "commonest reasons")
+    return table(heads, lines, "verdicts", words=(0, 1, 2, 4))
+
+
+def _times(count: int) -> str:
+    return f" ({count:,} x)" if count > 1 else ""
 
 
 def budget_table(run: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
@@ -268,17 +263,12 @@ def budget_table(run: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
 def gates_table(judgement: Mapping[str, Any]) -> str:
     """Return every gate that was tried with what it said."""
     marks = {True: ("good", "✓ passed"), False: ("bad", "▲ fell short"), None: ("", "not run")}
-    body = ""
+    rows = []
     for gate in judgement["gates"]:
         css, word = marks.get(gate.get("passed"), marks[None])
-        body += (
-            f'<tr><th scope="row">{escape(str(gate.get("gate")))} {escape(str(gate.get("name")))}'
-            f'</th><td class="{css}">{word}</td><td>{prose(str(gate.get("sentence")))}</td></tr>'
-        )
-    return (
-        '<div class="scroll"><table id="gates"><thead><tr><th>gate</th><th>outcome</th>'
-        f"<th>what it saw</th></tr></thead><tbody>{body}</tbody></table></div>"
-    )
+        name = f"{gate.get('gate')} {gate.get('name')}"
+        rows.append((name, Cell(word, css=css), str(gate.get("sentence"))))
+    return table(("gate", "outcome", "what it saw"), rows, "gates", words=range(3))
 
 
 def _score(value: float | None) -> str:

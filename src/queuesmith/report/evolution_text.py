@@ -116,16 +116,16 @@ def suggestions(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     leaders = []
     for part, values in diagnosis["parts"].items():
         mine, *others = values["leaderboard"]
-        clean = [row for row in others if not row["tail_violations"] and row["score"] is not None]
-        best = max(clean, key=lambda row: row["score"], default=None)
-        if best is not None and best["score"] > (mine["score"] or 0.0):
+        best = min(others, key=standing_order)
+        ahead = standing_order(best) < standing_order(mine)
+        if ahead and _signed(best["score"]) != _signed(mine["score"]):
             leaders.append(
                 f"{label(best['policy'])} leads on {part} windows with {_signed(best['score'])} "
                 f"against {_signed(mine['score'])}"
             )
     if not leaders:
         return list(diagnosis["suggestions"])
-    text = f"In total over all configurations {'; '.join(leaders)}."
+    text = f"Over all configurations together {'; '.join(leaders)}."
     return [
         {"kind": "lost", "text": text} if one["kind"] == "good" else one
         for one in diagnosis["suggestions"]

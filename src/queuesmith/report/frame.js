@@ -111,7 +111,7 @@ const frame = (() => {
       ...ticked,
       ...(printing ? sizeOnPaper : { autosize: true }),
       title: { ...ticked.title, subtitle: { text: escapeLabel(context) } },
-      margin: { l: 50, r: 12, t: context ? 58 : 42, b: 44 },
+      margin: { l: 50, r: 22, t: context ? 58 : 42, b: 44 },
       template: { layout: theme() },
     }, {
       responsive: true, displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]],

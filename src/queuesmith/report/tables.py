@@ -270,6 +270,7 @@ METRIC_GROUPS: dict[str, tuple[_Column, ...]] = {
         _Column("recomputed", "recompute_tax", numbers.share),
         _Column("unfinished", "num_unfinished", numbers.count),
         _Column("aborted", "num_aborted", numbers.count),
+        _Column("rejected", "num_rejected", numbers.count),
         _Column("dropped", "num_dropped", numbers.count),
         _Column("requests", "num_requests", numbers.count),
         _Column("steps", "num_steps", numbers.count),
