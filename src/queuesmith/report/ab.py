@@ -1,6 +1,5 @@
 """An A/B measurement: terminal tables, and one HTML file that opens offline."""
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
