@@ -347,7 +347,8 @@ def test_what_breaks_a_guard_is_named_and_not_the_answer():
     assert "ttft_max" in {one["guard"] for one in sjf["broken"]}
     assert rows["fcfs"]["broken"] is None or rows["fcfs"]["broken"] == []
     said = " ".join(document["answer"]["sentences"])
-    assert re.search(r"sjf carries .* but breaks guards: .*largest TTFT .* at fcfs's capacity", said)
+    told = r"sjf carries .* but breaks guards: .*largest TTFT .* at fcfs's capacity"
+    assert re.search(told, said)
 
 
 def test_own_rate_and_capacity_head_the_answer_and_an_slo_missed_already_is_said():
