@@ -184,13 +184,12 @@ def _load_section(measurement: Measurement, row: LoadVerdict) -> str:
         "Machine": numbers.number(row.machine_ratio),
         "Late, ms": f"{late[0]} {STOCK}, {late[1]} {policy}",
     }
-    rows = [
-        (*cells, Cell(mark, css=_MARKS.get(mark, "")))
+    rows: list[list[str | Cell]] = [
+        [*cells, Cell(mark, css=_MARKS.get(mark, ""))]
         for *cells, mark in metric_rows(measurement, row)
     ]
-    return (
-        f"<h3>{prose(describe_load(row))}</h3>{fact_list(facts)}{table(metric_heads(policy), rows)}"
-    )
+    told = table(metric_heads(policy), rows)
+    return f"<h3>{prose(describe_load(row))}</h3>{fact_list(facts)}{told}"
 
 
 def _facts(measurement: Measurement) -> str:
