@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces import BlockHashes, Origin, Trace
-from queuesmith.windows import adjoin, cut_windows, offered_rate, scale_arrivals, splice, thin
+from queuesmith.windows import adjoin, cut_windows, offered_rate, scale_arrivals, splice
 
 
 def make_trace(num_requests, deadline=True):
@@ -113,29 +113,6 @@ def test_scaling_keeps_the_absence_of_deadlines():
 def test_a_factor_that_is_no_positive_number_is_refused(factor):
     with pytest.raises(ConfigError, match="positive number"):
         scale_arrivals(make_trace(5), factor)
-
-
-def test_thinning_keeps_whole_rows_in_order_on_the_same_clock():
-    trace = make_trace(10_000)
-
-    thinned = thin(trace, 0.3, np.random.default_rng(0))
-
-    assert len(thinned) == pytest.approx(3_000, abs=150)
-    rows = thinned.prompt_len - 1
-    assert (np.diff(rows) > 0).all()
-    assert thinned.arrival_time.tolist() == trace.arrival_time[rows].tolist()
-    assert len(thin(trace, 1.0, np.random.default_rng(0))) == len(trace)
-
-
-@pytest.mark.parametrize("share", [0.0, -0.5, 1.01, np.nan])
-def test_a_share_outside_zero_to_one_is_refused(share):
-    with pytest.raises(ConfigError, match="share of requests"):
-        thin(make_trace(5), share, np.random.default_rng(0))
-
-
-def test_thinning_to_nothing_is_refused():
-    with pytest.raises(TraceError, match="is left"):
-        thin(make_trace(5), 1e-9, np.random.default_rng(0))
 
 
 def test_the_offered_rate_counts_gaps():

@@ -15,8 +15,10 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, stdtrit
 
 from queuesmith.stats import interval
+from queuesmith.stats.intervals import LEVEL, Draws
 
 Floats = NDArray[np.float64]
 
@@ -115,12 +117,13 @@ class Curve:
     def wanted(self, target: float, draws: Floats) -> list[float]:
         """Return the loads to probe next, none when every bracket that matters is narrow.
 
-        Those that matter hold the capacity itself and the ends of its interval over `draws`.
+        Those that matter hold the capacity itself and the ends of its interval; `draws` are those
+        of `capacity`, the estimate first.
         """
         wanted = set()
         low, high = self.bracket(target)
         brackets = [(low, high, RESOLUTION)]
-        for end in interval(draws) if len(draws) else ():
+        for end in log_interval(draws, len(self.met)):
             right = int(np.searchsorted(self.rho, end, side="left"))
             if 0 < right < len(self.rho):
                 brackets.append((float(self.rho[right - 1]), float(self.rho[right]), ROUGH))
@@ -128,3 +131,31 @@ class Curve:
             if low > 0 and high < np.inf and high > low * (1 + width):
                 wanted.add(float(np.sqrt(low * high)))
         return sorted(wanted)
+
+
+def log_interval(draws: Floats, num_windows: int, level: float = LEVEL) -> tuple[float, float]:
+    """Return an interval of a capacity or a ratio of two; NaN without draws or where one is NaN.
+
+    Student's t with the bootstrap standard error of the logarithm. Where some draws are 0 or
+    endless and there is none, quantiles of the draws, as far out as those of the t distribution.
+
+    Parameters
+    ----------
+    draws : (1 + draws,) float64
+        The estimate, then its draws over windows.
+    num_windows : int
+    level : float
+
+    Examples
+    --------
+    >>> log_interval(np.array([1.0]), 1), log_interval(np.array([2.0, 2.0, 2.0]), 8)
+    ((nan, nan), (2.0, 2.0))
+    """
+    if len(draws) < 2:
+        return float("nan"), float("nan")
+    if (np.isfinite(draws) & (draws > 0)).all():
+        low, high = Draws(np.log(draws), num_windows).interval(level)
+        return float(np.exp(low)), float(np.exp(high))
+    correction = np.sqrt(num_windows / (num_windows - 1))
+    beyond = float(ndtr(correction * stdtrit(num_windows - 1, (1 - level) / 2)))
+    return interval(draws[1:], 1 - 2 * beyond)

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.evaluation.judge import REFERENCE
-from queuesmith.score import MARGIN, MIN_WINDOWS
+from queuesmith.answer import named
+from queuesmith.evaluation.goals import MARGIN
+from queuesmith.evaluation.judge import MIN_WINDOWS, REFERENCE
 from queuesmith.traces.trace import Trace
 
 LIMITS = ("ttft", "tpot", "e2el")
@@ -29,18 +30,22 @@ def answer(document: Mapping[str, Any]) -> dict[str, Any]:
     -------
     dict
         `policies`: engine to the policy that carries most of those that only change order, can be
-        deployed, and carry more than FCFS beyond chance, beyond a tie and for traffic that lasts;
-        without one, FCFS; None when an idle engine misses the SLO, or FCFS holds it at no rate and
-        nothing better is sure. `sentences`.
+        deployed, break no guard, and carry more than FCFS beyond chance, beyond a tie and for
+        traffic that lasts; without one, FCFS; None when an idle engine misses the SLO, or FCFS
+        holds it at no rate and nothing better is sure. `traffic`, a sentence per engine on what it
+        finishes and what comes already. `sentences`.
     """
     config = document["config"]
     several = len(config["engines"]) > 1
     chosen: dict[str, str | None] = {}
     sentences: list[str] = []
+    traffic: list[str] = []
     for engine in config["engines"]:
         rows = [row for row in document["capacities"] if row["engine"] == engine["name"]]
         best, said = _engine_answer(rows, engine, config)
         chosen[engine["name"]] = best
+        lead = f"{engine['name']}: " if several else ""
+        traffic.append(lead + _traffic(rows, engine, config))
         sentences += [f"{engine['name']}: {sentence}" for sentence in said] if several else said
     if several:
         sentences.insert(0, _across(document["capacities"], chosen))
@@ -53,7 +58,21 @@ def answer(document: Mapping[str, Any]) -> dict[str, Any]:
         )
     if document["origin"]["kind"] == "modelled":
         sentences.append("The traffic is modelled: confirm this on a trace of your own.")
-    return {"policies": chosen, "sentences": sentences}
+    return {"policies": chosen, "traffic": traffic, "sentences": sentences}
+
+
+def _traffic(rows: Sequence[Row], engine: Row, config: Row) -> str:
+    """Say what the engine finishes, what comes already, and how that fares under FCFS."""
+    reference = next(row for row in rows if row["policy"] == REFERENCE)
+    rate, met = engine["rate"], reference["at_own"]["attainment"]
+    missed = "" if met >= config["attainment"] else ", so the SLO is missed already"
+    return (
+        f"This engine finishes {numbers.number(engine['carried'])} requests/s of this traffic "
+        f"under {REFERENCE}; the trace's own rate is {numbers.number(rate)} requests/s (rho "
+        f"{rate / engine['carried']:.2f}; {rate * config['prompt_tokens']:,.0f} prompt and "
+        f"{rate * config['output_tokens']:,.0f} output tokens/s), at which "
+        f"{numbers.share(met)} meet the SLO under {REFERENCE}{missed}."
+    )
 
 
 def _engine_answer(rows: Sequence[Row], engine: Row, config: Row) -> tuple[str | None, list[str]]:
@@ -62,14 +81,21 @@ def _engine_answer(rows: Sequence[Row], engine: Row, config: Row) -> tuple[str |
     if all(row["state"] in ("unreachable", "below") for row in rows):
         return None, [_nothing_holds(reference, engine, config)]
     able = [
-        row for row in rows if row["kind"] == "policy" and row["lasting_ratio_lowest"] > 1 + MARGIN
+        row
+        for row in rows
+        if row["kind"] == "policy" and row["lasting_ratio_low"] > 1 + MARGIN and not row["broken"]
     ]
     best = able[0] if able else reference
     if best["state"] in ("unreachable", "below"):
-        why = _apart(rows[0]) if rows[0]["kind"] != "policy" else "that may be chance"
+        why = "that may be chance"
+        if rows[0]["kind"] != "policy":
+            why = _apart(rows[0])
+        elif rows[0]["broken"]:
+            why = f"breaks guards: {named(rows[0]['broken'])}"
         sentences = [
             _nothing_holds(reference, engine, config),
             f"{rows[0]['policy']} holds it up to {_amount(rows[0])}, but {why}.",
+            *_breaking(rows[1:]),
         ]
         return None, sentences
     fleeting = any(row["verdict"] == "more" and _beyond(row) for row in rows)
@@ -90,7 +116,9 @@ def _engine_answer(rows: Sequence[Row], engine: Row, config: Row) -> tuple[str |
     elif alike:
         verb = "carries" if len(alike) == 1 else "carry"
         sentences.append(f"{_listed(alike)} {verb} as much, within {MARGIN:.0%}.")
-    sentences += [_why_not(row, best) for row in rows[:1] if row["rate"] > best["rate"]]
+    top = [row for row in rows[:1] if row["rate"] > best["rate"]]
+    sentences += [_why_not(row, best) for row in top]
+    sentences += _breaking([row for row in rows[1:] if row["rate"] > best["rate"]])
     last = rows[-1]
     if last["rate"] < best["rate"] * (1 - MARGIN):
         sentences.append(_breaks_first(last))
@@ -115,7 +143,7 @@ def _carries(best: Row, reference: Row, config: Row, fleeting: bool) -> str:
         others = (
             "what another order carries beyond that does not last"
             if fleeting
-            else "no policy that only changes order carries more beyond chance"
+            else "no policy that only changes order surely carries more without breaking a guard"
         )
         return (
             f"Stay with {REFERENCE}: it carries {_rate(best)} with {share} of requests within the "
@@ -256,6 +284,8 @@ def _why_not(row: Row, best: Row) -> str:
     name = f"{row['policy']} carries {_amount(row)}"
     if row["kind"] != "policy":
         return f"{name} but {_apart(row)}."
+    if row["broken"]:
+        return f"{name}, {_ratio(row)} of {REFERENCE}'s, but breaks guards: {named(row['broken'])}."
     if _beyond(row) and row["verdict"] == "more":
         return (
             f"{name}, {_ratio(row)} of {REFERENCE}'s, but in short windows only: that is more than "
@@ -266,6 +296,15 @@ def _why_not(row: Row, best: Row) -> str:
     if _close(row["rate"], best["rate"]):
         return f"{name}, which is a tie."
     return f"{name}, {_ratio(row)} of {REFERENCE}'s, which may be chance."
+
+
+def _breaking(rows: Sequence[Row]) -> list[str]:
+    """Name the others that would carry more and break guards."""
+    broken = [row["policy"] for row in rows if row["broken"]]
+    if not broken:
+        return []
+    verb = "breaks" if len(broken) == 1 else "break"
+    return [f"{_listed(broken)} {verb} guards, too; the table says which."]
 
 
 def _across(rows: Sequence[Row], chosen: Mapping[str, str | None]) -> str:
@@ -299,7 +338,7 @@ def warnings(document: Mapping[str, Any], trace: Trace, asked_windows: int) -> l
         limit = (
             "there is no interval and nothing can be recommended"
             if num_windows == 1
-            else "intervals over so few are rough, and rather too narrow"
+            else "intervals over so few are rough"
         )
         found.append(f"only {num_windows} windows of {window_len} requests: {limit}")
     elif num_windows < asked_windows:

@@ -16,33 +16,38 @@ import numpy as np
 import pyarrow as pa
 
 from queuesmith._version import __version__
-from queuesmith.attainment import GRID, RESOLUTION, Floats
+from queuesmith.attainment import GRID, RESOLUTION
 from queuesmith.backends import Backend
 from queuesmith.comparison import (
     DEFAULT_POLICIES,
     DEFAULT_SLO,
     DEFAULT_WINDOW_LEN,
-    DEFAULT_WINDOWS,
     describe_knowledge,
+    split_grids,
     with_reference,
 )
 from queuesmith.config import Slo
 from queuesmith.documents import jsonable
 from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, get_preset
 from queuesmith.errors import ConfigError
-from queuesmith.evaluation.judge import REFERENCE
+from queuesmith.evaluation.evaluate import OWN, Load, evaluate
+from queuesmith.evaluation.goals import GOALS, MARGIN, Guard, parse_guards
+from queuesmith.evaluation.judge import REFERENCE, BrokenGuard, judge
+from queuesmith.evaluation.statistics import draw_weights
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.plan_answer import answer, warnings
-from queuesmith.policies import Policy, get_policy, split_policies
-from queuesmith.probing import LIMITS, Outcome, Probes, Service, make_service, search
-from queuesmith.score import MARGIN, ratio_to
-from queuesmith.stats import bootstrap_weights, interval
+from queuesmith.plan_rows import capacity_rows, probe_rows, probe_table
+from queuesmith.policies import Policy, split_policies
+from queuesmith.probing import LIMITS, Service, make_service, search
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, cut_windows, splice
 
-SCHEMA = "queuesmith.plan/1"
+SCHEMA = "queuesmith.plan/2"
 DEFAULT_ATTAINMENT = 0.99
-DRAWS = 10_000
+#: As many as give intervals that cover what they say, where the trace has room for them.
+DEFAULT_WINDOWS = 16
+#: Name of the load at which guards are looked at beside the trace's own rate.
+AT_CAPACITY = f"{REFERENCE}'s capacity"
 #: Draws that say where an interval ends well enough to probe there.
 _SEARCH_DRAWS = 2_000
 
@@ -73,8 +78,9 @@ def plan(
     policies: str | Iterable[str | PathLike[str] | Policy] = DEFAULT_POLICIES,
     engine: str | Preset | Iterable[str | Preset] = DEFAULT_PRESET,
     attainment: float = DEFAULT_ATTAINMENT,
+    guards: Sequence[str] = (),
     output_length: str | OutputLengthKnowledge = "noisy",
-    num_windows: int = DEFAULT_WINDOWS,
+    num_windows: int | None = None,
     window_len: int = DEFAULT_WINDOW_LEN,
     seed: int = 0,
     num_workers: int | None = None,
@@ -92,12 +98,18 @@ def plan(
         At least one limit.
     policies : names, paths or policies
         An iterable, or text with commas between names. FCFS, the reference, is added when missing.
+        Of ``aged_sjf(SECONDS_PER_TOKEN=0.001|0.01)`` each value is a policy of its own.
     engine : str or Preset, or several
     attainment : float
         Share of requests that must meet the SLO, above 0 and at most 1.
+    guards : sequence of str
+        Changes to the default guards; see :func:`queuesmith.evaluation.goals.parse_guards`. What
+        carries more than FCFS is judged at the trace's own rate and at FCFS's capacity.
     output_length : {"none", "noisy", "noisy:SIGMA", "exact"}
-    num_windows, window_len : int
-        How many windows of how many requests are cut from a trace.
+    num_windows : int, optional
+        Windows to cut from a trace; 16, or as many as fit, when left out.
+    window_len : int
+        Requests in each.
     seed : int
         Of windows, predictions and bootstrap.
     num_workers : int, optional
@@ -130,17 +142,24 @@ def plan(
         output_length = OutputLengthKnowledge.parse(output_length)
     if isinstance(policies, str):
         policies = split_policies(policies)
-    chosen = with_reference([get_policy(policy) for policy in policies])
+    singles, grids = split_grids(policies)
+    members = [member for grid in grids for member in grid.members]
+    chosen = with_reference([*singles, *(one for one in members if one not in singles)])
+    watched = parse_guards(guards)
     if isinstance(trace, Trace):
-        windows = cut_windows(trace, num_windows=num_windows, window_len=window_len, seed=seed)
+        windows = cut_windows(
+            trace,
+            num_windows=DEFAULT_WINDOWS if num_windows is None else num_windows,
+            window_len=window_len,
+            seed=seed,
+        )
     else:
         windows = list(trace)
-        num_windows = len(windows)
         trace = splice([window.trace for window in windows])
-    drawn = bootstrap_weights(len(windows), DRAWS, np.random.default_rng(seed)).astype(np.float64)
-    weights = drawn if len(windows) > 1 else drawn[:0]
+    weights = draw_weights(len(windows), seed).astype(np.float64)
 
-    services, found, rows, points = [], [], [], []
+    services, found, points = [], [], []
+    rows: list[dict[str, Any]] = []
     done = 0
     for preset in presets:
         service = make_service(preset, chosen, windows, output_length, seed)
@@ -157,14 +176,29 @@ def plan(
             chosen,
             slo,
             attainment,
-            weights=weights[:_SEARCH_DRAWS],
+            weights=weights[: 1 + _SEARCH_DRAWS],
             num_workers=num_workers,
             progress=count,
         )
         services.append(service)
         found.append(probes)
-        rows += _capacity_rows(service, chosen, probes, slo, attainment, weights)
-        points += _probe_rows(service, probes)
+        mine = capacity_rows(service, chosen, probes, slo, attainment, weights)
+        broken = _broken(
+            service,
+            chosen,
+            windows,
+            mine,
+            slo,
+            output_length,
+            watched,
+            seed,
+            num_workers,
+            lambda finished, total, over=done - before, count=count: count(  # type: ignore[misc]
+                over + finished, over + total
+            ),
+        )
+        rows += [row | {"broken": broken.get(row["policy"])} for row in mine]
+        points += probe_rows(service, probes)
 
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -194,18 +228,25 @@ def plan(
             "grid": list(GRID),
             "resolution": RESOLUTION,
             "margin": MARGIN,
+            "guards": [asdict(guard) for guard in watched],
+            "prompt_tokens": float(trace.prompt_len.mean()),
+            "output_tokens": float(trace.output_len.mean()),
             "seed": seed,
-            "draws": DRAWS,
+            "draws": len(weights) - 1,
         },
         "capacities": rows,
         "probes": points,
     }
     document["answer"] = answer(document)
-    document["warnings"] = [*notes, *trace.origin.guesses, *warnings(document, trace, num_windows)]
+    document["warnings"] = [
+        *notes,
+        *trace.origin.guesses,
+        *warnings(document, trace, num_windows or 0),
+    ]
     document["config"]["sha256"] = hashlib.sha256(
         json.dumps(document["config"], sort_keys=True, default=str).encode()
     ).hexdigest()
-    return Plan(jsonable(document), _probe_table(services, found, windows))
+    return Plan(jsonable(document), probe_table(services, found, windows))
 
 
 def _share_together(windows: Sequence[Window]) -> float:
@@ -246,142 +287,48 @@ def _engine_row(service: Service) -> dict[str, Any]:
     }
 
 
-def kind(policy: Policy) -> str:
-    """Return policy, or what sets it apart: bundle (own settings) or oracle (undeployable)."""
-    if policy.oracle:
-        return "oracle"
-    return "bundle" if policy.is_bundle else "policy"
-
-
-def _capacity_rows(
+def _broken(
     service: Service,
     policies: Sequence[Policy],
-    probes: Mapping[str, Probes],
+    windows: Sequence[Window],
+    rows: Sequence[Mapping[str, Any]],
     slo: Slo,
-    target: float,
-    weights: Floats,
-) -> list[dict[str, Any]]:
-    """One row per policy of an engine, the highest capacity first."""
-    every = np.vstack([np.ones((1, len(service.windows))), weights])
-    rho = {name: one.curve.capacity(target, every) for name, one in probes.items()}
-    # For traffic that lasts, nothing carries more than the engine finishes.
-    most = {
-        name: service.carried[config] / service.carried[service.preset.config]
-        for name, config in service.configs.items()
-    }
-    lasting = {name: np.minimum(mine, most[name]) for name, mine in rho.items()}
-    level = 1 - 0.05 / max(len(policies) - 1, 1)
-    rows = []
-    for policy in policies:
-        mine = rho[policy.name]
-        ratio = ratio_to(mine, rho[REFERENCE])
-        lasting_ratio = ratio_to(lasting[policy.name], lasting[REFERENCE])
-        low, high = _interval(mine)
-        ratio_low, ratio_high = _interval(ratio)
-        row: dict[str, Any] = {
-            "engine": service.preset.name,
-            "policy": policy.name,
-            "summary": policy.summary,
-            "kind": kind(policy),
-            "state": "found",
-        }
-        for name, unit in (
-            ("rate", service.carried[service.preset.config]),
-            ("rho", 1.0),
-            ("multiple", 1 / service.load),
-        ):
-            row[name] = float(mine[0] * unit)
-            row |= {f"{name}_low": low * unit, f"{name}_high": high * unit}
-        row |= {
-            "ratio": float(ratio[0]),
-            "ratio_low": ratio_low,
-            "ratio_high": ratio_high,
-            "lasting_ratio": float(lasting_ratio[0]),
-            "lasting_ratio_lowest": _interval(lasting_ratio, level)[0],
-            "verdict": verdict(ratio_low, ratio_high),
-        }
-        row |= _edge(service, policy, probes[policy.name], slo, target)
-        rows.append(row)
-    return sorted(rows, key=lambda row: (-row["rate"], row["policy"]))
-
-
-def _interval(draws: Floats, level: float = 0.95) -> tuple[float, float]:
-    """Return the interval of all but the first, which is the estimate; NaN without any."""
-    return interval(draws[1:], level) if len(draws) > 1 else (math.nan, math.nan)
-
-
-def verdict(low: float, high: float) -> str:
-    """Say how a capacity compares with the reference's; within the margin is the same."""
-    if low > 1 + MARGIN:
-        return "more"
-    if high < 1 - MARGIN:
-        return "less"
-    return "same" if low >= 1 - MARGIN and high <= 1 + MARGIN else "unsure"
-
-
-def _edge(
-    service: Service, policy: Policy, probes: Probes, slo: Slo, target: float
-) -> dict[str, Any]:
-    """Say what happens on both sides of a capacity."""
-    curve, config = probes.curve, service.configs[policy.name]
-    carried = service.carried[service.preset.config]
-    held, broke = curve.bracket(target)
-    idle = service.idle(config, slo)
-    edge: dict[str, Any] = {
-        "held": held * carried if held else math.nan,
-        "broke": broke * carried,
-        "regained": [rho * carried for rho in curve.regained(target)],
-        "idle": _misses(idle),
-        "carried": service.carried[config],
-        "at_held": None,
-        "at_broke": None,
-        "num_windows_overloaded": 0,
-    }
-    if not held:
-        edge["state"] = "unreachable" if idle.met < target * idle.num_requests else "below"
-    elif broke == np.inf:
-        edge["state"] = "above"
-    if held:
-        edge["at_held"] = _misses(probes.at(held))
-        own = carried / service.carried[config]
-        edge["num_windows_overloaded"] = int((service.of_windows(held) * own > 1).sum())
-    if broke < np.inf:
-        edge["at_broke"] = _misses(probes.at(broke))
-    return edge
-
-
-def _misses(outcome: Outcome) -> dict[str, Any]:
-    return outcome._asdict() | {"attainment": outcome.met / outcome.num_requests}
-
-
-def _probe_rows(service: Service, probes: Mapping[str, Probes]) -> list[dict[str, Any]]:
-    """One row per policy and load that was probed, all windows together."""
-    carried = service.carried[service.preset.config]
-    return [
-        {
-            "engine": service.preset.name,
-            "policy": name,
-            "rho": rho,
-            "rate": rho * carried,
-            "multiple": rho / service.load,
-        }
-        | _misses(one.at(rho))
-        for name, one in probes.items()
-        for rho in sorted(one.outcomes)
+    output_length: OutputLengthKnowledge,
+    guards: Sequence[Guard],
+    seed: int,
+    num_workers: int,
+    count: Callable[[int, int], None],
+) -> dict[str, tuple[BrokenGuard, ...]]:
+    """Judge what carries more than FCFS at the trace's own rate and at FCFS's capacity."""
+    by_name = {policy.name: policy for policy in policies}
+    more = [
+        by_name[row["policy"]] for row in rows if row["kind"] == "policy" and _carries_more(row)
     ]
+    if not more:
+        return {}
+    loads = [OWN]
+    rate = next(row["rate"] for row in rows if row["policy"] == REFERENCE)
+    if 0 < rate < math.inf:
+        loads.append(Load(AT_CAPACITY, rate=rate))
+    running = [by_name[REFERENCE], *more]
+    total = len(running) * len(loads) * len(windows)
+    samples = evaluate(
+        running,
+        windows,
+        loads,
+        config=service.preset.config,
+        step_time=service.preset.step_time,
+        output_length=output_length,
+        slo=slo,
+        seed=seed,
+        num_workers=num_workers,
+        progress=lambda finished: count(finished, total),
+    ).samples
+    names = [load.name for load in loads]
+    standings = judge(running, names, samples, goal=GOALS["slo"], guards=guards, seed=seed)
+    return {one.policy.name: tuple(one.broken) for one in standings}
 
 
-def _probe_table(
-    services: Sequence[Service], found: Sequence[Mapping[str, Probes]], windows: Sequence[Window]
-) -> pa.Table:
-    rows = []
-    for service, probes in zip(services, found, strict=True):
-        for name, one in probes.items():
-            for rho in sorted(one.outcomes):
-                loads = service.of_windows(rho).tolist()
-                for window, load, outcome in zip(windows, loads, one.outcomes[rho], strict=True):
-                    head = {"engine": service.preset.name, "policy": name, "rho": rho}
-                    rows.append(
-                        head | {"window": window.index, "window_rho": load} | outcome._asdict()
-                    )
-    return pa.Table.from_pylist(rows)
+def _carries_more(row: Mapping[str, Any]) -> bool:
+    """Tell whether a policy might be the answer."""
+    return row["rate"] > 0 and not row["ratio"] <= 1 + MARGIN

@@ -177,7 +177,7 @@ def search(
     num_workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Probes]:
-    """Probe every policy at `GRID`, then where its attainment falls below the target.
+    """Probe every policy at `GRID` and the own rate, then where attainment falls below the target.
 
     Parameters
     ----------
@@ -186,8 +186,8 @@ def search(
     slo : Slo
     target : float
         Share of requests within the SLO.
-    weights : (draws, num_windows) float64
-        Draws of windows, around whose interval is probed too; may be none.
+    weights : (1 + draws, num_windows) float64
+        All windows once, then draws of them, around whose interval is probed too.
     num_workers : int
         Threads; the outcomes are the same for any number.
     progress : callable, optional
@@ -195,7 +195,8 @@ def search(
     """
     compiled = {policy.name: compile_policy(policy) for policy in policies}
     probes = {policy.name: Probes() for policy in policies}
-    wanted = [(policy.name, rho) for rho in GRID for policy in policies]
+    loads = sorted({*GRID, service.load})
+    wanted = [(policy.name, rho) for rho in loads for policy in policies]
     parallel = Parallel(n_jobs=num_workers, backend="threading", return_as="generator")
     num_windows, done = len(service.windows), 0
     while wanted:
@@ -217,7 +218,7 @@ def search(
         wanted = []
         for name in changed:
             curve = probes[name].curve
-            draws = curve.capacity(target, weights) if len(weights) else np.empty(0)
+            draws = curve.capacity(target, weights)
             wanted += [(name, rho) for rho in curve.wanted(target, draws)]
     return probes
 

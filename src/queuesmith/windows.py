@@ -142,27 +142,6 @@ def _move(trace: Trace, arrival_time: NDArray[np.float64]) -> Trace:
     return replace(trace, **moved)  # type: ignore[arg-type]
 
 
-def thin(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
-    """Keep each request with the same chance, which lowers the load without stretching bursts.
-
-    Raises
-    ------
-    ConfigError
-        If `share` is not above 0 and at most 1.
-    TraceError
-        If chance keeps none.
-    """
-    if not 0 < share <= 1:
-        raise ConfigError(f"the share of requests to keep must be above 0, at most 1, got {share}")
-    kept = rng.random(len(trace)) < share
-    if not kept.any():
-        raise TraceError(
-            f"none of the {len(trace):,} requests of {trace.origin.source} is left after keeping "
-            f"a share of {share:g}; keep more or give a longer trace"
-        )
-    return trace.take(kept)
-
-
 def offered_rate(trace: Trace) -> float:
     """Return the mean rate of arrivals, requests/s: gaps over duration.
 

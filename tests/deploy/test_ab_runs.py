@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from queuesmith.config import EngineConfig
-from queuesmith.deploy.ab import STOCK, ArmLoad, Store, make_cells, measure, parse_ab_loads, plan
+from queuesmith.deploy.ab import STOCK, Store, left_out, make_cells, measure, plan
 from queuesmith.deploy.arms import Run, RunningArm
 from queuesmith.deploy.local_server import LocalServer
 from queuesmith.deploy.replay import Served, Server
 from queuesmith.deploy.schedule import aiperf_lines, timed_trace_lines
 from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import ConfigError
-from queuesmith.evaluation.evaluate import capacity
+from queuesmith.evaluation.evaluate import OWN, Load, capacity
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import cut_windows, offered_rate
@@ -39,31 +39,53 @@ def windows():
 @pytest.fixture
 def cells(windows):
     return make_cells(
-        windows, [ArmLoad("100/s", rate=100.0)], [CONFIG], None, OutputLengthKnowledge(), seed=0
+        windows, [Load("100/s", rate=100.0)], [CONFIG], None, OutputLengthKnowledge(), seed=0
     )
-
-
-def test_a_load_is_a_region_a_share_or_a_rate():
-    assert [(load.rho, load.rate) for load in parse_ab_loads("light, 0.9,2.5/s")] == [
-        (0.3, None),
-        (0.9, None),
-        (None, 2.5),
-    ]
-
-
-@pytest.mark.parametrize("text", ["", "x/s", "0/s", "-1/s", "heavyy", "1/s,1/s", "inf/s"])
-def test_a_load_that_is_none_is_refused(text):
-    with pytest.raises(ConfigError):
-        parse_ab_loads(text)
 
 
 def test_a_rate_is_the_rate_of_the_cell(cells):
     assert [offered_rate(cell.workload.trace) for cell in cells] == pytest.approx([100, 100])
 
 
+def test_a_rate_is_that_of_all_windows_which_are_sped_up_by_one_factor():
+    gaps = np.r_[np.full(10, 1.0), np.full(11, 3.0)]
+    trace = Trace(np.cumsum(gaps) - 1.0, np.full(21, 9), np.full(21, 3))
+    windows = cut_windows(trace, num_windows=2, window_len=10)
+    cells = make_cells(
+        windows, [Load("6/s", rate=6.0), OWN], [CONFIG], None, OutputLengthKnowledge(), seed=0
+    )
+    fast, own_fast, slow, own_slow = cells
+
+    assert fast.rate / own_fast.rate == pytest.approx(slow.rate / own_slow.rate)
+    seconds = [cell.workload.trace.duration for cell in (fast, slow)]
+    assert 18 / sum(seconds) == pytest.approx(6.0)
+    for cell in (own_fast, own_slow):
+        assert cell.rate == pytest.approx(offered_rate(cell.window.trace))
+        assert cell.workload.trace.arrival_time.tolist() == cell.window.trace.arrival_time.tolist()
+
+
+def test_requests_that_are_left_out_are_counted_and_the_windows_that_lose_many_are_named():
+    lengths = np.r_[np.full(20, 10), np.full(12, 10), np.full(8, 500), np.full(19, 10), [600]]
+    trace = Trace(0.1 * np.arange(60), lengths, np.full(60, 3))
+    windows = cut_windows(trace, num_windows=3, window_len=20)
+    small = EngineConfig(max_model_len=300)
+    cells = make_cells(
+        windows, [OWN, Load("9/s", rate=9.0)], [small], None, OutputLengthKnowledge(), seed=0
+    )
+    total, named = left_out(cells, small)
+
+    assert total.startswith("9 of 60 requests (15%) do not fit max_model_len 300")
+    assert "The longest prompt has 600 tokens" in total
+    assert named.endswith(": 1 (8 of 20)")
+    assert (
+        left_out(make_cells(windows, [OWN], [CONFIG], None, OutputLengthKnowledge(), 0), CONFIG)
+        == []
+    )
+
+
 def test_a_share_is_of_what_the_engine_carries(windows):
     cells = make_cells(
-        windows, [ArmLoad("0.5", rho=0.5)], [CONFIG], STEP, OutputLengthKnowledge(), seed=0
+        windows, [Load("0.5", rho=0.5)], [CONFIG], STEP, OutputLengthKnowledge(), seed=0
     )
     carried = [capacity(window.trace, CONFIG, STEP) for window in windows]
 
@@ -74,14 +96,12 @@ def test_a_share_is_of_what_the_engine_carries(windows):
 
 def test_a_share_of_an_engine_that_nobody_knows_is_refused(windows):
     with pytest.raises(ConfigError, match=r"give --engine FILE .* or a rate: --load 3/s"):
-        make_cells(
-            windows, [ArmLoad("0.5", rho=0.5)], [CONFIG], None, OutputLengthKnowledge(), seed=0
-        )
+        make_cells(windows, [Load("0.5", rho=0.5)], [CONFIG], None, OutputLengthKnowledge(), seed=0)
 
 
 def test_what_one_arm_cannot_run_neither_gets(windows):
     small = EngineConfig(max_model_len=50)
-    load = [ArmLoad("9/s", rate=9.0)]
+    load = [Load("9/s", rate=9.0)]
     cells = make_cells(windows, load, [CONFIG, small], None, OutputLengthKnowledge(), seed=0)
 
     assert max(cells[0].workload.trace.prompt_len) < 50
@@ -214,7 +234,7 @@ def test_where_the_warm_up_fails_every_request_says_so(cells, tmp_path):
 
 # A server of one's own, played by the fake one in a process of its own.
 
-OWN = """
+OWN_SERVER = """
 import os, sys
 sys.path.insert(0, {folder!r})
 import hostile_server as hostile
@@ -234,7 +254,7 @@ def own_server(tmp_path, code):
 
 
 def test_a_server_of_ones_own_runs_for_as_long_as_it_is_needed(tmp_path):
-    with own_server(tmp_path, OWN.format(folder=str(Path(hostile.__file__).parent))) as own:
+    with own_server(tmp_path, OWN_SERVER.format(folder=str(Path(hostile.__file__).parent))) as own:
         assert own.server.find_model() == hostile.MODEL
         server = own.server
     assert not server.is_ready()
@@ -247,7 +267,7 @@ def test_a_measurement_that_ends_leaves_no_server_behind(tmp_path, how):
     child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     code = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {child!r}])\n"
     code += "print(child.pid, flush=True)\n"
-    code += OWN.format(folder=str(Path(hostile.__file__).parent))
+    code += OWN_SERVER.format(folder=str(Path(hostile.__file__).parent))
     script = f"""
 import sys, time
 from pathlib import Path

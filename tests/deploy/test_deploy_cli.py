@@ -38,9 +38,12 @@ def test_a_faster_server_is_found_and_everything_is_written(ab, tmp_path):
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
     assert document == json.loads((tmp_path / "out" / "ab.json").read_text())
-    assert document["schema"] == "queuesmith.ab/1"
+    assert document["schema"] == "queuesmith.ab/2"
     [row] = document["loads"]
-    assert row["mean_change"] < -0.5
+    assert row["changes"]["ttft_mean"]["change"] < -0.5
+    assert row["changes"]["tpot_mean"]["change"] < -0.5
+    assert row["changes"]["output_throughput"]["value"] > 0
+    assert row["verdict"] in ("better", "unsure")  # one window has no interval
     assert (row["num_paired"], row["num_failed"]) == (72, 0)
     assert [run["repeat"] for run in document["runs"]] == [0, 1, 2]
     assert len(list((tmp_path / "out" / "runs").glob("*.json"))) == 6
@@ -54,8 +57,9 @@ def test_servers_of_unlike_speed_get_no_verdict(ab):
     with hostile.serving(gap=0.1) as stock, hostile.serving(gap=0.002) as ours:
         ran = ab(stock, ours)
 
-    assert ran.code == 0
+    assert ran.code == 2
     words = " ".join(ran.out.split())
+    assert "error: no verdict at 100/s" in ran.err
     assert "sjf cannot be judged against stock vLLM" in words
     assert "the arms did not see the same machine" in words
 
@@ -72,7 +76,7 @@ def test_failures_end_with_2_keep_what_was_measured_and_only_they_are_repeated(a
         assert {one["error"] for one in document["failures"]} == {"HTTP 500: broken"}
         assert {one["arm"] for one in document["failures"]} == {"sjf"}
         assert document["loads"][0]["verdict"] == "withheld"
-        assert document["loads"][0]["mean_change"] is not None
+        assert document["loads"][0]["changes"]["ttft_mean"]["change"] is not None
         assert (tmp_path / "out" / "report.html").is_file()
 
         ours.behave = None

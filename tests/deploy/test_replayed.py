@@ -8,7 +8,7 @@ import pytest
 
 from queuesmith.checking import check
 from queuesmith.config import EngineConfig
-from queuesmith.deploy.ab import ArmLoad, Store, make_cells
+from queuesmith.deploy.ab import Store, make_cells
 from queuesmith.deploy.arms import Run
 from queuesmith.deploy.replay import Served
 from queuesmith.deploy.replayed import is_replay, read_replay
@@ -16,6 +16,7 @@ from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.step_time import Preset, StepTime
 from queuesmith.errors import TraceError
+from queuesmith.evaluation.evaluate import Load
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.traces.trace import Trace
@@ -39,7 +40,7 @@ def measured(tmp_path):
     slow = StepTime(a=0.02, b2=2e-4, c=2e-3)
     windows = cut_windows(requests(), num_windows=3, window_len=60)
     knowledge = OutputLengthKnowledge.parse("noisy")
-    loads = [ArmLoad("overload", rho=1.1), ArmLoad("3/s", rate=3.0)]
+    loads = [Load("overload", rho=1.1), Load("3/s", rate=3.0)]
     cells = make_cells(windows, loads, [CONFIG, CONFIG], ENGINE.step_time, knowledge, 0)
     folder = tmp_path / "mine"
     store = Store(folder, "key")
@@ -71,7 +72,7 @@ def measured(tmp_path):
         "engine": asdict(CONFIG),
         "policy_engine": {},
     }
-    (folder / "ab.json").write_text(json.dumps({"schema": "queuesmith.ab/1", "config": config}))
+    (folder / "ab.json").write_text(json.dumps({"schema": "queuesmith.ab/2", "config": config}))
     return folder
 
 

@@ -392,10 +392,11 @@ def test_g5_without_a_second_engine_is_not_run(case, bench):
 
 def ab_document(text=GOOD_TEXT, **changes):
     arms = {arm: {"ms_per_step": 20.0} for arm in ("stock", "mine")}
-    load = {"load": "heavy", "verdict": "better", "tail_violated": False, "arms": arms}
+    change = {"change": -0.3, "low": -0.4, "high": -0.2}
+    load = {"load": "heavy", "verdict": "better", "changes": {"ttft_mean": change}, "arms": arms}
     config = {"policy_sha256": policy(text).sha256, "repeats": 3, "where": "vLLM servers of m"}
     return {
-        "schema": "queuesmith.ab/1",
+        "schema": "queuesmith.ab/2",
         "config": {**config, **changes.pop("config", {})},
         "loads": [{**load, **changes.pop("load", {})}],
         **changes,
@@ -412,7 +413,13 @@ def ab_document(text=GOOD_TEXT, **changes):
         (ab_document(config={"where": "Scheduler, on a virtual clock"}), False, "virtual clock"),
         (ab_document(load={"verdict": "worse"}), False, "heavy: worse"),
         (ab_document(load={"verdict": "same"}), False, "heavy: same"),
-        (ab_document(load={"tail_violated": True}), False, "its tail is longer"),
+        (ab_document(load={"verdict": "mixed"}), False, "heavy: mixed"),
+        (ab_document(schema="queuesmith.ab/1"), True, "in real vLLM heavy: better"),
+        (
+            ab_document(schema="queuesmith.ab/1", load={"tail_violated": True}),
+            False,
+            "its tail is longer",
+        ),
         (ab_document(load={"arms": {}}), False, "how long the steps"),
         (ab_document(failures=[{}]), False, "1 requests failed"),
         (ab_document(schema="queuesmith.comparison/1"), False, "no result of `queuesmith ab`"),

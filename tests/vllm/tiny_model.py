@@ -8,7 +8,15 @@ import json
 
 
 def write_tiny_model(
-    folder, vocab_size=4000, *, width=128, inner=256, layers=4, heads=4, kv_heads=2
+    folder,
+    vocab_size=4000,
+    *,
+    width=128,
+    inner=256,
+    layers=4,
+    heads=4,
+    kv_heads=2,
+    max_model_len=2048,
 ):
     """Write configuration, tokenizer and weights; return the folder."""
     import torch
@@ -25,7 +33,7 @@ def write_tiny_model(
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             vocab_size=vocab_size,
-            max_position_embeddings=2048,
+            max_position_embeddings=max_model_len,
         )
     ).float()
     with torch.no_grad():

@@ -4,11 +4,17 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import Parameter
 
-from queuesmith.cli.options import EngineOptions, TrafficOptions, build_engine, load_windows
+from queuesmith.cli.options import (
+    EngineOptions,
+    TrafficOptions,
+    build_engine,
+    load_windows,
+    parse_slo,
+)
 from queuesmith.cli.output import (
     check_place,
     command_line,
@@ -21,13 +27,13 @@ from queuesmith.documents import hide_secrets
 from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
-    from queuesmith.config import EngineConfig
+    from queuesmith.config import EngineConfig, Slo
     from queuesmith.deploy.ab import Cell
     from queuesmith.deploy.arms import Arm
     from queuesmith.engine.step_time import Preset
+    from queuesmith.evaluation.goals import Goal, Guard
     from queuesmith.policies import Policy
 
-SCHEMA = "queuesmith.ab/1"
 EXPORT_SCHEMA = "queuesmith.ab.export/1"
 
 
@@ -35,7 +41,10 @@ def ab(
     *,
     policy: str,
     trace: str,
-    load: str = "overload",
+    loads: Annotated[str | None, Parameter(name=("--loads", "--load"))] = None,
+    goal: str = "ttft",
+    guard: Annotated[list[str] | None, Parameter(negative=())] = None,
+    slo: str = "ttft=1.0,tpot=0.05",
     base_url: tuple[str, str] | None = None,
     model: str | None = None,
     virtual_clock: Annotated[bool, Parameter(negative=())] = False,
@@ -49,6 +58,7 @@ def ab(
     machine_margin: float = 0.1,
     timeout: float = 600.0,
     seed: int = 0,
+    full: Annotated[bool, Parameter(negative=())] = False,
     output: Path | None = None,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
     traffic: TrafficOptions | None = None,
@@ -57,7 +67,9 @@ def ab(
     """Measure a policy against vLLM as it is, on the same requests.
 
     Writes report.html, ab.json and a file for every run to a folder of their own. With the same
-    --output, runs that are already there are not repeated.
+    --output, runs that are already there are not repeated. Exits with 0 where the policy is better,
+    as good or not surely different at every load, 1 where it is worse or mixed at any, 2 where
+    there is no verdict.
 
     Parameters
     ----------
@@ -66,9 +78,18 @@ def ab(
     trace
         A file of requests, a name from `queuesmith traces list`, NAME@model for modelled traffic,
         or a file of windows.
-    load
-        Shares of what the engine carries (overload, 0.3) or rates (3.5/s), separated by commas.
-        Shares need --engine.
+    loads
+        own (the trace's own rate), offered rate over what the engine carries (overload, 0.9; needs
+        --engine) or requests/s (6/s), separated by commas; own and overload when left out, and own
+        alone without --engine.
+    goal
+        What the policy is judged by: ttft (mean), e2el (mean), slo (attainment), goodput or tpot
+        (mean).
+    guard
+        What must not get worse, and by how much: e2el_p99=0.2, tpot_p99=off, or a .toml file of
+        such lines. May be given several times; all guards are on by default.
+    slo
+        Limits in seconds for goodput and attainment, ttft, tpot and e2el; or none.
     base_url
         Two servers that run: vLLM as it is, then vLLM with the policy.
     model
@@ -96,12 +117,16 @@ def ab(
         Seconds without a new token after which a request has failed.
     seed
         Of windows, predictions, models, order and bootstrap.
+    full
+        Print every run, too.
     output
         Folder to write to; runs/TIME-HASH when left out.
     json_
         Print the whole result as one JSON document instead of tables.
     """
-    from queuesmith.deploy.ab import MIN_REPEATS, make_cells, parse_ab_loads, simulate_arms
+    from queuesmith.deploy.ab import MIN_REPEATS, left_out, make_cells, simulate_arms
+    from queuesmith.evaluation.evaluate import parse_loads
+    from queuesmith.evaluation.goals import get_goal, parse_guards
     from queuesmith.output_length import OutputLengthKnowledge
     from queuesmith.policies import get_policy
     from queuesmith.windows import Window, cut_windows
@@ -119,10 +144,12 @@ def ab(
     if not 0 < machine_margin < 10:
         raise ConfigError(f"--machine-margin must be a share such as 0.1, got {machine_margin:g}")
     chosen = get_policy(policy)
-    regions = parse_ab_loads(load)
+    limits = parse_slo(slo)
+    aim, watched = get_goal(goal, limits), parse_guards(guard or [])
     knowledge = OutputLengthKnowledge.parse(output_length)
     preset, notes = build_engine(engine or EngineOptions())
     known = engine is not None or virtual_clock
+    regions = parse_loads(loads or ("own,overload" if known else "own"))
     check_place(output or Path("runs"), "--output")
     requests, window_set = load_windows(trace, traffic or TrafficOptions(), seed, part)
     cut: list[Window] = (
@@ -153,15 +180,14 @@ def ab(
     cells = make_cells(cut, regions, [config, own], step_time, knowledge, seed)
     if export:
         return _export(cells, export, served_model or model, seed, output, json_)
+    notes += left_out(cells, own if own.max_model_len < config.max_model_len else config)
 
     settings: dict[str, Any] = {
         "policy": chosen.name,
         "policy_sha256": chosen.sha256,
         "policy_engine": dict(chosen.engine),
         "where": where,
-        "loads": [
-            {"name": region.name, "rho": region.rho, "rate": region.rate} for region in regions
-        ],
+        "loads": [asdict(region) for region in regions],
         "window_set": window_set,
         "num_windows": len(cut),
         "window_len": min(len(window.trace) for window in cut),
@@ -183,25 +209,35 @@ def ab(
     if known and not virtual_clock:
         pair = (get_policy("fcfs"), config), (chosen, own)
         simulated = simulate_arms(cells, dict(zip(arms, pair, strict=True)), preset.step_time)
-    return _measure(arms, cells, settings, notes, simulated, output, json_)
+    watch = _Watch(aim, watched, limits)
+    return _measure(arms, cells, settings, watch, notes, simulated, output, json_, full)
+
+
+class _Watch(NamedTuple):
+    """What the verdict looks at; where it changes, runs that were kept are judged anew."""
+
+    goal: "Goal"
+    guards: "tuple[Guard, ...]"
+    slo: "Slo | None"
 
 
 def _measure(
     arms: "dict[str, Arm]",
     cells: "list[Cell]",
     settings: dict[str, Any],
+    watch: _Watch,
     notes: list[str],
     simulated: "dict[tuple[str, str], float]",
     output: Path | None,
     json_: bool,
+    full: bool,
 ) -> int:
-    """Take all turns; write and print what they say; 2 when requests failed."""
+    """Take all turns; write and print what they say; return the exit status."""
     from rich.console import Console
 
-    from queuesmith._version import __version__
     from queuesmith.deploy.ab import STOCK, Store, config_key, measure, plan
-    from queuesmith.deploy.verdict import failure_lines, judge_runs
-    from queuesmith.documents import jsonable
+    from queuesmith.deploy.measured import failure_lines
+    from queuesmith.deploy.verdict import Measurement, judge_runs
     from queuesmith.report.ab import print_ab, write_ab
 
     key = config_key(settings)
@@ -218,12 +254,11 @@ def _measure(
         )
     with progress_bar("measuring") as progress:
         measured = list(measure(cells, arms, turns, Store(folder, key), progress))
-    origin = cells[0].window.trace.origin
     outcome = judge_runs(
         measured,
         cells,
         candidate,
-        source=origin.source,
+        **watch._asdict(),
         margin=settings["machine_margin"],
         seed=settings["seed"],
         virtual=virtual,
@@ -234,32 +269,32 @@ def _measure(
             f"stopped after {len(measured)} of {len(turns)} runs, since no request of the last one "
             "was answered"
         )
-    warnings = [*notes, *failure_lines(outcome.failures)]
-    document: dict[str, Any] = jsonable(
-        {
-            "schema": SCHEMA,
-            "version": __version__,
-            "origin": origin.to_json(),
-            "config": {**settings, "sha256": key, "reference": STOCK, "candidate": candidate},
-            "loads": outcome.loads,
-            "runs": outcome.runs,
-            "failures": outcome.failures,
-            "warnings": warnings,
-        }
+    measurement = Measurement(
+        outcome=outcome,
+        goal=watch.goal,
+        guards=watch.guards,
+        config={
+            **settings,
+            "goal": watch.goal.name,
+            "guards": [asdict(guard) for guard in watch.guards],
+            "slo": None if watch.slo is None else asdict(watch.slo),
+            "num_dropped": {cell.window.index: cell.num_dropped for cell in cells},
+            "sha256": key,
+            "reference": STOCK,
+            "candidate": candidate,
+            "command": command_line(),
+        },
+        origin=cells[0].window.trace.origin.to_json(),
+        warnings=(*notes, *failure_lines(outcome.failures)),
     )
-    document["config"]["command"] = command_line()
-    write_whole(
-        folder / "ab.json",
-        lambda path: path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8"),
-    )
-    report = write_whole(
-        folder / "report.html", lambda path: write_ab(document, outcome.samples, path)
-    )
+    document = json.dumps(measurement.to_json(), indent=1)
+    write_whole(folder / "ab.json", lambda path: path.write_text(document + "\n", encoding="utf-8"))
+    report = write_whole(folder / "report.html", lambda path: write_ab(measurement, path))
     with reader_may_leave():
         if json_:
-            print(json.dumps(document, indent=1))
+            print(document)
         else:
-            print_ab(document, Console(markup=False))
+            print_ab(measurement, Console(markup=False), full=full)
     print(f"report: {report}", file=sys.stderr)
     if outcome.failures:
         print(
@@ -267,8 +302,10 @@ def _measure(
             "and the same command with that --output repeats only the runs that failed",
             file=sys.stderr,
         )
-        return 2
-    return 0
+    for row in outcome.loads:
+        if row.verdict == "withheld" and not outcome.failures:
+            print(f"error: no verdict at {row.load}: {row.reason}", file=sys.stderr)
+    return outcome.exit_status
 
 
 def _export(
@@ -299,8 +336,7 @@ def _export(
     if json_:
         print(json.dumps({"schema": EXPORT_SCHEMA, "files": list(map(str, places))}, indent=1))
     else:
-        for place in places:
-            print(place)
+        print(*places, sep="\n")
     return 0
 
 

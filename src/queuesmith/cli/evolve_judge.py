@@ -148,6 +148,8 @@ def _print_gate(gate: "Gate") -> None:
 
 def _read_ab(path: Path) -> Mapping[str, Any]:
     """Read the result of an A/B."""
+    from queuesmith.evolve.real import SCHEMAS
+
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path.name} is too large for a result of `queuesmith ab`")
@@ -156,7 +158,7 @@ def _read_ab(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"there is no file {str(path)!r}; check --ab") from None
     except (OSError, ValueError):
         document = None
-    if not isinstance(document, dict) or document.get("schema") != "queuesmith.ab/1":
+    if not isinstance(document, dict) or document.get("schema") not in SCHEMAS:
         raise ConfigError(f"{path.name} is no ab.json of `queuesmith ab`; check --ab")
     return document
 

@@ -73,7 +73,8 @@ def plan(
     attainment: float = 0.99,
     policies: str | None = None,
     policy: Annotated[list[str] | None, Parameter(negative=())] = None,
-    windows: int = 8,
+    guard: Annotated[list[str] | None, Parameter(negative=())] = None,
+    windows: int | None = None,
     window_len: int = 1000,
     part: str | None = None,
     output_length: str = "noisy",
@@ -98,11 +99,16 @@ def plan(
     attainment
         Share of requests that must meet all of them.
     policies
-        Names or files, separated by commas; `all` for every built-in. Twelve when left out.
+        Names or files, separated by commas; `all` for every built-in, those of `compare` when left
+        out. Of aged_sjf(SECONDS_PER_TOKEN=0.001|0.01) each value is a policy of its own.
     policy
         One more policy beside those: ./my_policy.py. May be given several times.
+    guard
+        What must not get worse at the trace's own rate and at fcfs's capacity, and by how much:
+        e2el_p99=0.2, itl_p99=off, or a .toml file of such lines. May be given several times; all
+        guards are on by default.
     windows
-        How many windows to cut from the trace.
+        How many windows to cut from the trace; 16, or as many as fit, when left out.
     window_len
         Requests in each.
     part
@@ -120,18 +126,21 @@ def plan(
     """
     from rich.console import Console
 
-    from queuesmith.comparison import DEFAULT_POLICIES
+    from queuesmith.comparison import DEFAULT_POLICIES, split_grids
+    from queuesmith.evaluation.goals import parse_guards
     from queuesmith.planning import plan
-    from queuesmith.policies import get_policy, policy_names, split_policies
+    from queuesmith.policies import policy_names, split_policies
     from queuesmith.report.plan import print_plan
 
     if policies is None:
         names = list(DEFAULT_POLICIES)
     else:
         names = policy_names() if policies == "all" else split_policies(policies)
-    chosen = [get_policy(name) for name in [*names, *(policy or [])]]
+    chosen = [*names, *(policy or [])]
     if not chosen:
         raise ConfigError("--policies names no policy; `queuesmith policies` lists them")
+    split_grids(chosen)  # before anything takes time
+    parse_guards(guard or [])
     options = asdict(engines or EnginesOptions())
     presets, notes = [], []
     for name in options.pop("engine"):
@@ -149,6 +158,7 @@ def plan(
             policies=chosen,
             engine=presets,
             attainment=attainment,
+            guards=guard or [],
             output_length=output_length,
             num_windows=windows,
             window_len=window_len,

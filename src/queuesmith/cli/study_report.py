@@ -99,6 +99,9 @@ def advise(
 ) -> None:
     """Place your own trace on the map of a study; name the policy to try first.
 
+    Where such advice was wrong more often than right, or the traffic is unlike all of the study's,
+    there is none, but the `queuesmith compare` that measures it.
+
     Parameters
     ----------
     trace
@@ -137,6 +140,7 @@ def advise(
         metric=metric,
         load=load,
         engine=engine,
+        trace=trace,
     )
     advice["traffic"] |= _described(windows, known["window_len"])
     with reader_may_leave():
@@ -165,7 +169,7 @@ def _read_summary(study: str) -> dict[str, Any]:
 
 def _described(windows: "list[Window]", window_len: int) -> dict[str, Any]:
     """Say what was measured, and what is wanting about it."""
-    from queuesmith.score import MIN_WINDOWS
+    from queuesmith.evaluation.judge import MIN_WINDOWS
 
     lengths = [len(window.trace) for window in windows]
     origin = windows[0].trace.origin

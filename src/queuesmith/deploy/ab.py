@@ -28,74 +28,56 @@ from queuesmith.engine.idle import e2el_alone
 from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, can_run, prepare
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, capacity, parse_loads
+from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, Load, capacity
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy
 from queuesmith.windows import Window, offered_rate, scale_arrivals
 
 STOCK = "stock"
 MIN_REPEATS = 3
-
-
-@dataclass(frozen=True)
-class ArmLoad:
-    """A load: a share of what the engine carries, or requests per second."""
-
-    name: str
-    rho: float | None = None
-    rate: float | None = None
-
-
-def parse_ab_loads(text: str) -> list[ArmLoad]:
-    """Read loads: a region, a share of capacity, or a rate such as ``3.5/s``.
-
-    Raises
-    ------
-    ConfigError
-
-    Examples
-    --------
-    >>> [(load.name, load.rho, load.rate) for load in parse_ab_loads("overload,3.5/s")]
-    [('overload', 1.1, None), ('3.5/s', None, 3.5)]
-    """
-    loads: list[ArmLoad] = []
-    for item in text.split(","):
-        name = item.strip()
-        if name.endswith("/s"):
-            try:
-                rate = float(name[:-2])
-            except ValueError:
-                rate = math.nan
-            if not 0 < rate < math.inf:
-                raise ConfigError(f"a rate must look like 3.5/s, got {name!r}")
-            loads.append(ArmLoad(name, rate=rate))
-        else:
-            [load] = parse_loads(name)
-            loads.append(ArmLoad(load.name, rho=load.rho))
-    names = [load.name for load in loads]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"a load is given twice: {', '.join(names)}")
-    return loads
+#: Share of a window's requests that may be left out before the window is named.
+MANY_LEFT_OUT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A window at a load: what both arms serve."""
+    """A window at a load: what both arms serve.
 
-    load: ArmLoad
+    Attributes
+    ----------
+    load : Load
+    window : Window
+    workload : Workload
+        Without the requests that an arm cannot run.
+    rate : float
+        Offered, requests/s.
+    carried : float
+        Requests/s of this window that the engine finishes under FCFS; NaN where it is not known.
+    alone : (num_requests,) float64
+        E2EL of each request on an idle engine, s; NaN where it is not known.
+    """
+
+    load: Load
     window: Window
     workload: Workload
     rate: float
+    carried: float
+    alone: NDArray[np.float64]
 
     @property
     def name(self) -> str:
         """Return a name that can be part of a file's."""
         return f"{self.load.name.replace('/', ' per ').replace(' ', '-')}-w{self.window.index}"
 
+    @property
+    def num_dropped(self) -> int:
+        """Return how many requests of the window neither arm was sent."""
+        return len(self.window.trace) - len(self.workload.trace)
+
 
 def make_cells(
     windows: Sequence[Window],
-    loads: Sequence[ArmLoad],
+    loads: Sequence[Load],
     configs: Sequence[EngineConfig],
     step_time: StepTime | None,
     output_length: OutputLengthKnowledge,
@@ -114,43 +96,78 @@ def make_cells(
     seed : int
         Of the noise on predictions, with the window's number, as in `evaluate`.
     """
-    cells = []
+    if step_time is None:
+        for load in loads:
+            if load.rho is not None:
+                raise ConfigError(
+                    f"load {load.name} is a share of what the server carries, which is not known; "
+                    "give --engine FILE as `queuesmith calibrate` writes it, or a rate: --load 3/s"
+                )
+    kept = []
     for window in windows:
         keep = np.all([can_run(window.trace, config) for config in configs], axis=0)
-        predicted = output_length.predict(window.trace, [seed, window.index])
-        if window.predicted_output_tokens is not None and output_length.kind == "noisy":
-            predicted = window.predicted_output_tokens
         if keep.sum() < 2:
             raise TraceError(
                 f"window {window.index}: fewer than two requests fit the engine of both arms; "
                 "raise max_model_len or give another trace"
             )
-        trace, predicted = window.trace.take(np.flatnonzero(keep)), predicted[keep]
+        kept.append(np.flatnonzero(keep))
+    traces = [window.trace.take(rows) for window, rows in zip(windows, kept, strict=True)]
+    gaps = [len(trace) - 1 for trace in traces]
+    seconds = [each / offered_rate(trace) for each, trace in zip(gaps, traces, strict=True)]
+    own_rate = sum(gaps) / sum(seconds)
+    cells = []
+    for window, rows, trace in zip(windows, kept, traces, strict=True):
+        predicted = output_length.predict(window.trace, [seed, window.index])
+        if window.predicted_output_tokens is not None and output_length.kind == "noisy":
+            predicted = window.predicted_output_tokens
+        predicted = predicted[rows]
+        workload = prepare(trace, configs[0], predicted)
+        alone, carried = np.full(len(trace), math.nan), math.nan
+        slack = np.full(len(trace), np.inf)
+        if step_time is not None:
+            alone = e2el_alone(trace.prompt_len, workload.output_len, configs[0], step_time)
+            carried = capacity(trace, configs[0], step_time)
+            believed = np.where(np.isnan(predicted), np.median(trace.output_len), predicted)
+            slack = DEADLINE_FACTOR * e2el_alone(trace.prompt_len, believed, configs[0], step_time)
         if trace.deadline is not None:
             slack = trace.deadline - trace.arrival_time
-        elif step_time is not None:
-            believed = np.where(np.isnan(predicted), np.median(trace.output_len), predicted)
-            alone = e2el_alone(trace.prompt_len, believed, configs[0], step_time)
-            slack = DEADLINE_FACTOR * alone
-        else:
-            slack = np.full(len(trace), np.inf)
-        carried = math.nan
-        if step_time is not None and any(load.rho is not None for load in loads):
-            carried = capacity(trace, configs[0], step_time)
+        rate = offered_rate(trace)
         for load in loads:
-            if load.rate is not None:
-                rate = load.rate
-            elif step_time is not None and load.rho is not None:
-                rate = load.rho * carried
-            else:
-                raise ConfigError(
-                    f"load {load.name} is a share of what the server carries, which is not known; "
-                    "give --engine FILE as `queuesmith calibrate` writes it, or a rate: --load 3/s"
-                )
-            scaled = scale_arrivals(trace, offered_rate(trace) / rate)
+            factor = 1.0  # how many times as fast as they did requests arrive
+            if load.rho is not None:
+                factor = load.rho * carried / rate
+            elif load.rate is not None:
+                factor = load.rate / own_rate
+            scaled = scale_arrivals(trace, 1 / factor)
             scaled = replace(scaled, deadline=scaled.arrival_time + slack)
-            cells.append(Cell(load, window, prepare(scaled, configs[0], predicted), rate))
+            served = prepare(scaled, configs[0], predicted)
+            cells.append(Cell(load, window, served, factor * rate, carried, alone))
     return cells
+
+
+def left_out(cells: Sequence[Cell], config: EngineConfig) -> list[str]:
+    """Say which requests neither arm is sent, and which windows lose many of them."""
+    windows = list({cell.window.index: cell for cell in cells}.values())
+    dropped = sum(cell.num_dropped for cell in windows)
+    if not dropped:
+        return []
+    total = sum(len(cell.window.trace) for cell in windows)
+    longest = max(int(cell.window.trace.prompt_len.max()) for cell in windows)
+    said = [
+        f"{dropped:,} of {total:,} requests ({dropped / total:.0%}) do not fit max_model_len "
+        f"{config.max_model_len:,} or the KV cache and are sent to neither arm: the longest, which "
+        "pay where short ones go first, are not judged. The longest prompt has "
+        f"{longest:,} tokens: raise --max-model-len in --engine-args, or give another trace"
+    ]
+    worst = [cell for cell in windows if cell.num_dropped > MANY_LEFT_OUT * len(cell.window.trace)]
+    if worst:
+        named = ", ".join(
+            f"{cell.window.index} ({cell.num_dropped} of {len(cell.window.trace)})"
+            for cell in worst
+        )
+        said.append(f"windows that lose more than {MANY_LEFT_OUT:.0%} of their requests: {named}")
+    return said
 
 
 @dataclass(frozen=True)
@@ -261,11 +278,6 @@ def simulate_arms(
 def config_key(document: Mapping[str, Any]) -> str:
     """Return the hash of a configuration."""
     return hashlib.sha256(json.dumps(document, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def ttft_of(run: Run) -> NDArray[np.float64]:
-    """Return the TTFT of each request, NaN where it failed."""
-    return np.array([math.nan if one.error else one.ttft for one in run.served])
 
 
 def _nan(values: Mapping[str, Any]) -> dict[str, Any]:

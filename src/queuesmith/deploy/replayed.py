@@ -22,7 +22,6 @@ from queuesmith.traces.measured import clean_measured
 from queuesmith.traces.trace import Origin, Trace
 from queuesmith.windows import Window
 
-SCHEMA = "queuesmith.ab/1"
 READER = "ab"
 _RUN = re.compile(r"(?P<cell>.+)-w(?P<window>\d+)-r(?P<repeat>\d+)-(?P<arm>.+)\.json")
 

@@ -1,37 +1,118 @@
 """What the runs of an A/B measurement say, with everything that speaks against believing it."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from queuesmith import numbers
-from queuesmith.deploy.ab import STOCK, ArmLoad, Cell, Turn, ttft_of
+from queuesmith._version import __version__
+from queuesmith.config import Slo
+from queuesmith.deploy.ab import STOCK, Cell, Turn
 from queuesmith.deploy.arms import Run
 from queuesmith.deploy.machine import adjusted, machine_ratio, quotient, uneven_pairs, within
-from queuesmith.evaluation.samples import Samples
-from queuesmith.score import (
-    MARGIN,
-    MIN_WINDOWS,
-    Configuration,
-    LoadTest,
-    Sample,
-    improvement,
-    load_tests,
-    tail_violation,
+from queuesmith.deploy.measured import (
+    Failure,
+    RunRow,
+    Runs,
+    find_failures,
+    lateness,
+    pool_arms,
+    run_rows,
 )
+from queuesmith.documents import jsonable
+from queuesmith.evaluation.evaluate import Load
+from queuesmith.evaluation.goals import LEAST_FOR_P999, MARGIN, Goal, Guard
+from queuesmith.evaluation.judge import MIN_WINDOWS, Beside, BrokenGuard, Change, beside
+from queuesmith.evaluation.samples import Samples
+from queuesmith.evaluation.statistics import STATISTICS, draw_weights
+from queuesmith.stats import holm
 
-DRAWS = 10_000
+SCHEMA = "queuesmith.ab/2"
 #: A client that sends later than this share of the mean TTFT measures itself.
 LATE_SHARE = 0.1
 #: Seconds of lateness that are nothing to speak of in any case.
 LATE_AT_LEAST = 0.01
+#: Exit status of each verdict; the largest over all loads counts.
+EXIT_STATUS = {"better": 0, "same": 0, "unsure": 0, "worse": 1, "mixed": 1, "withheld": 2}
 
-Runs = Mapping[tuple[int, int, str], Run]  # by cell, repeat and arm
+
+@dataclass(frozen=True)
+class ArmState:
+    """The machine and the client under one arm at a load, over the runs that were judged.
+
+    Attributes
+    ----------
+    ms_per_step : float
+    slowness : float
+        Seconds of its steps over what the step-time model expects.
+    lateness_p99, lateness_max : float
+        Seconds between when requests were due and when the client sent them.
+    simulated_ttft_mean : float
+        What the simulator expects, s; NaN where nobody asked it.
+    """
+
+    ms_per_step: float
+    slowness: float
+    lateness_p99: float
+    lateness_max: float
+    simulated_ttft_mean: float
+
+
+@dataclass(frozen=True)
+class LoadVerdict:
+    """The policy beside stock vLLM at one load.
+
+    Attributes
+    ----------
+    load : str
+    rho, rate : float
+        Offered rate over capacity (NaN where that is not known), and in requests/s.
+    verdict : {"better", "mixed", "worse", "same", "unsure", "withheld"}
+        Mixed: a guard is broken or the goal is worse, and something else is better.
+    reason : str
+        Why it is withheld, or what to know about it.
+    changes : mapping of str to Change
+        By statistic; those that could be measured.
+    better, worse : tuple of str
+        Statistics that are surely better, or worse, by more than 1 %.
+    broken : tuple of BrokenGuard
+    num_windows, num_paired, num_failed
+        Windows and requests that were judged (each repeat counts), and requests that failed.
+    num_pairs, num_uneven
+        Pairs of runs, and those left out since the machine was not as fast for both arms.
+    machine_ratio, machine_margin, adjusted_for_work
+        How much slower the machine was for the policy, what is allowed, and whether that is for
+        the same work and not per step.
+    wins, ties, losses, p_value
+        Windows, by the goal, and their two-sided sign test, adjusted over loads (Holm).
+    arms : mapping of str to ArmState
+    """
+
+    load: str
+    rho: float
+    rate: float
+    verdict: str
+    reason: str
+    changes: Mapping[str, Change]
+    better: tuple[str, ...]
+    worse: tuple[str, ...]
+    broken: tuple[BrokenGuard, ...]
+    num_windows: int
+    num_paired: int
+    num_failed: int
+    num_pairs: int
+    num_uneven: int
+    machine_ratio: float
+    machine_margin: float
+    adjusted_for_work: bool
+    wins: int
+    ties: int
+    losses: int
+    p_value: float
+    arms: Mapping[str, ArmState]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,20 +121,59 @@ class Outcome:
 
     Attributes
     ----------
-    runs : list of dict
-        One per load, window and repeat, in that order, with both arms.
-    loads : list of dict
-        One per load, with the verdict.
-    failures : list of dict
-        Every request that failed, with how.
+    runs, loads, failures : tuple of RunRow, LoadVerdict and Failure
+        Runs by load, window and repeat.
     samples : mapping of (arm, load) to Samples
         Requests that every run of both arms served, less the pairs of runs on an uneven machine.
     """
 
-    runs: list[dict[str, Any]]
-    loads: list[dict[str, Any]]
-    failures: list[dict[str, Any]]
-    samples: dict[tuple[str, str], Samples]
+    runs: tuple[RunRow, ...]
+    loads: tuple[LoadVerdict, ...]
+    failures: tuple[Failure, ...]
+    samples: Mapping[tuple[str, str], Samples]
+
+    @property
+    def exit_status(self) -> int:
+        """0 for better, same and unsure, 1 for worse and mixed, 2 without a verdict."""
+        return max(EXIT_STATUS[row.verdict] for row in self.loads)
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """An outcome, and how it came about.
+
+    Attributes
+    ----------
+    outcome : Outcome
+    goal : Goal
+    guards : tuple of Guard
+    config, origin : dict
+        What was measured, and where the requests come from.
+    warnings : tuple of str
+    """
+
+    outcome: Outcome
+    goal: Goal
+    guards: tuple[Guard, ...]
+    config: dict[str, Any]
+    origin: dict[str, Any]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        document: dict[str, Any] = jsonable(
+            {
+                "schema": SCHEMA,
+                "version": __version__,
+                "origin": self.origin,
+                "config": self.config,
+                "loads": self.outcome.loads,
+                "runs": self.outcome.runs,
+                "failures": self.outcome.failures,
+                "warnings": self.warnings,
+            }
+        )
+        return document
 
 
 def judge_runs(
@@ -61,7 +181,9 @@ def judge_runs(
     cells: Sequence[Cell],
     policy: str,
     *,
-    source: str,
+    goal: Goal,
+    guards: Sequence[Guard],
+    slo: Slo | None,
     margin: float,
     seed: int,
     virtual: bool = False,
@@ -75,300 +197,203 @@ def judge_runs(
     cells : sequence of Cell
     policy : str
         Name of its arm.
-    source : str
-        Of the traffic.
+    goal : Goal
+    guards : sequence of Guard
+    slo : Slo or None
     margin : float
         Share by which the arms' steps may differ.
     seed : int
-        Of the bootstrap.
+        Of the draws of windows.
     virtual : bool
         Whether the clock was virtual, so that there is no machine to speak of.
     simulated : mapping of (arm, load) to float, optional
         Mean TTFT that the simulator expects, to be laid beside what was measured.
     """
-    runs: dict[tuple[int, int, str], Run] = {
-        (turn.cell, turn.repeat, turn.arm): run for turn, run in measured
-    }
+    runs = {(turn.cell, turn.repeat, turn.arm): run for turn, run in measured}
     uneven = set() if virtual else uneven_pairs(runs, policy, margin)
     even = {key: run for key, run in runs.items() if key[:2] not in uneven}
-    loads = list(dict.fromkeys(cell.load for cell in cells))
     samples: dict[tuple[str, str], Samples] = {}
     rows = []
-    for load in loads:
-        both = _samples(even, cells, load, policy)
+    for load in dict.fromkeys(cell.load for cell in cells):
+        both = pool_arms(even, cells, load, policy, slo)
         samples |= {(arm, load.name): sample for arm, sample in both.items()}
-        rows.append(_load_row(runs, cells, load, policy, both, margin, seed, virtual, uneven))
-    for row in rows:
-        for arm, pooled in row["arms"].items():
-            pooled["simulated_ttft_mean"] = (simulated or {}).get((arm, row["load"]), math.nan)
-    for row, test in zip(rows, _tests(samples, loads, policy, source), strict=True):
-        row |= {"wins": test.wins, "ties": test.ties, "losses": test.losses}
-        row["p_value"] = test.p_holm
-        row["verdict"], row["reason"] = _verdict(row)
-    return Outcome(_run_rows(runs, cells, policy), rows, _failures(runs, cells), samples)
-
-
-def _run_rows(runs: Runs, cells: Sequence[Cell], policy: str) -> list[dict[str, Any]]:
-    rows = []
-    for index, cell in enumerate(cells):
-        for repeat in sorted({key[1] for key in runs if key[0] == index}):
-            arms = {
-                arm: _arm_row(runs[index, repeat, arm])
-                for arm in (STOCK, policy)
-                if (index, repeat, arm) in runs
-            }
-            row = {
-                "load": cell.load.name,
-                "rate": cell.rate,
-                "window": cell.window.index,
-                "repeat": repeat,
-                "arms": arms,
-                "mean_change": math.nan,
-                "p99_change": math.nan,
-            }
-            if len(arms) == 2:
-                for name in ("mean", "p99"):
-                    base = arms[STOCK][f"ttft_{name}"]
-                    row[f"{name}_change"] = arms[policy][f"ttft_{name}"] / base - 1
-            rows.append(row)
-    return rows
-
-
-def _arm_row(run: Run) -> dict[str, Any]:
-    times = ttft_of(run)
-    times = times[np.isfinite(times)]
-    late = _lateness([run])
-    good = [one for one in run.served if not one.error]
-    decodes = sum(one.num_output_tokens - 1 for one in good)
-    return {
-        "num_requests": len(run.served),
-        "num_failed": len(run.served) - len(good),
-        "ttft_mean": _mean(times),
-        "ttft_p99": float(np.quantile(times, 0.99)) if len(times) else math.nan,
-        "tpot": sum(one.last_token_ts - one.first_token_ts for one in good) / decodes
-        if decodes
-        else math.nan,
-        "e2el_mean": _mean(np.array([one.last_token_ts - one.arrival_time for one in good])),
-        "num_steps": run.num_steps,
-        "ms_per_step": quotient(1e3 * run.step_seconds, run.num_steps),
-        "slowness": quotient(run.step_seconds, run.expected_seconds),
-        "lateness_p99": float(np.quantile(late, 0.99)) if len(late) else math.nan,
-        "lateness_max": float(late.max()) if len(late) else math.nan,
-        "notes": list(run.notes),
-    }
-
-
-def _samples(runs: Runs, cells: Sequence[Cell], load: ArmLoad, policy: str) -> dict[str, Samples]:
-    """Pool, for each arm, the requests that all runs served, so that arms stay paired."""
-    parts: dict[str, list[list[NDArray[Any]]]] = {STOCK: [], policy: []}
-    for index, cell in enumerate(cells):
-        if cell.load != load:
-            continue
-        repeats = [
-            repeat
-            for repeat in sorted({key[1] for key in runs if key[0] == index})
-            if all((index, repeat, arm) in runs for arm in parts)
-        ]
-        if not repeats:
-            continue
-        times = {
-            arm: np.array([ttft_of(runs[index, repeat, arm]) for repeat in repeats])
-            for arm in parts
-        }
-        rows = np.flatnonzero(np.isfinite(np.concatenate(list(times.values()))).all(axis=0))
-        trace = cell.workload.trace
-        for arm, by_repeat in times.items():
-            # All repeats of a window are one unit: the mean is that of the repeats' means.
-            many = np.tile(rows, len(repeats))
-            parts[arm].append(
-                [
-                    by_repeat[:, rows].reshape(-1),
-                    trace.prompt_len[many],
-                    cell.workload.output_len[many],
-                    np.full(len(many), cell.window.index),
-                ]
+        laid = None
+        if len(both) == 2:
+            weights = draw_weights(len(both[STOCK].windows), seed)
+            laid = beside(
+                both[policy],
+                both[STOCK],
+                load=load.name,
+                goal=goal,
+                guards=guards,
+                weights=weights,
             )
-    return {
-        arm: Samples(
-            ttft=ttft,
-            slowdown=np.full(len(ttft), np.nan),
-            prompt_len=prompt_len,
-            output_len=output_len,
-            window=window,
+        mine = _of_load(runs, cells, load, policy)
+        row = _row(
+            mine, load, cells, both.get(STOCK), laid, uneven, margin, virtual, simulated or {}
         )
-        for arm, columns in parts.items()
-        if columns
-        for ttft, prompt_len, output_len, window in [
-            [np.concatenate(column) for column in zip(*columns, strict=True)]
-        ]
-        if len(ttft)
-    }
+        verdict, reason = _verdict(row, goal)
+        rows.append(replace(row, verdict=verdict, reason=reason))
+    return Outcome(
+        runs=run_rows(runs, cells, policy),
+        loads=tuple(_adjusted(rows)),
+        failures=find_failures(runs, cells),
+        samples=samples,
+    )
 
 
-def _load_row(
-    runs: Runs,
-    cells: Sequence[Cell],
-    load: ArmLoad,
-    policy: str,
-    both: Mapping[str, Samples],
-    margin: float,
-    seed: int,
-    virtual: bool,
-    uneven: set[tuple[int, int]],
-) -> dict[str, Any]:
-    pairs = {(cell, repeat) for cell, repeat, _ in runs if cells[cell].load == load}
-    pairs = {pair for pair in pairs if {(*pair, STOCK), (*pair, policy)} <= runs.keys()}
-    judged = {
-        arm: [runs[*pair, arm] for pair in pairs - uneven or pairs] for arm in (STOCK, policy)
-    }
-    mine = {
-        arm: [
-            run for (cell, _, name), run in runs.items() if cells[cell].load == load and name == arm
-        ]
+def _of_load(runs: Runs, cells: Sequence[Cell], load: Load, policy: str) -> dict[str, Runs]:
+    """Return the runs of each arm at a load."""
+    return {
+        arm: {key: run for key, run in runs.items() if cells[key[0]].load == load and key[2] == arm}
         for arm in (STOCK, policy)
     }
-    row: dict[str, Any] = {
-        "load": load.name,
-        "rho": load.rho,
-        "num_windows": len(np.unique(both[STOCK].window)) if STOCK in both else 0,
-        "num_paired": len(both[STOCK].ttft) if STOCK in both else 0,
-        "num_failed": sum(
-            bool(one.error) for of in mine.values() for run in of for one in run.served
-        ),
-        "arms": {arm: _pooled(of, both.get(arm)) for arm, of in judged.items()},
-        "num_pairs": len(pairs),
-        "num_uneven": len(pairs & uneven),
-        "machine_ratio": 1.0 if virtual else machine_ratio(judged[policy], judged[STOCK]),
-        "machine_margin": margin,
-        "adjusted_for_work": virtual or adjusted(mine[policy] + mine[STOCK]),
+
+
+def _row(
+    mine: Mapping[str, Runs],
+    load: Load,
+    cells: Sequence[Cell],
+    stock: Samples | None,
+    laid: Beside | None,
+    uneven: set[tuple[int, int]],
+    margin: float,
+    virtual: bool,
+    simulated: Mapping[tuple[str, str], float],
+) -> LoadVerdict:
+    """Return all of a load but its verdict."""
+    pairs = set.intersection(*({key[:2] for key in of_arm} for of_arm in mine.values()))
+    judged = {
+        arm: [run for key, run in of_arm.items() if key[:2] in (pairs - uneven or pairs)]
+        for arm, of_arm in mine.items()
     }
-    names = [f"{name}_change{end}" for name in ("mean", "p99") for end in ("", "_low", "_high")]
-    row |= dict.fromkeys(names, math.nan) | {"tail_violated": False, "tail_reason": ""}
-    if len(both) == 2:
-        stock = Sample(both[STOCK].ttft, both[STOCK].window)
-        ours = Sample(both[policy].ttft, both[policy].window)
-        change = improvement(ours, stock, draws=DRAWS, seed=seed)
-        tail = tail_violation(ours, stock, draws=DRAWS, seed=seed)
-        # Subtracted from 0, so that no change is 0 and not minus 0.
-        for name in ("mean", "p99"):
-            row[f"{name}_change"] = 0.0 - getattr(change, name)
-            row[f"{name}_change_low"] = 0.0 - getattr(change, f"{name}_high")
-            row[f"{name}_change_high"] = 0.0 - getattr(change, f"{name}_low")
-        row["tail_violated"], row["tail_reason"] = tail.violated, tail.reason
-    return row
+    changes = {} if laid is None or stock is None else _measured(laid, stock)
+    own = [cell for cell in cells if cell.load == load]
+    sizes = np.array([len(cell.workload.trace) for cell in own], np.float64)
+    rate = float(sizes.sum() / sum(sizes / [cell.rate for cell in own]))
+    carried = float(sizes.sum() / sum(sizes / [cell.carried for cell in own]))
+    every = [run for of_arm in mine.values() for run in of_arm.values()]
+    policy = next(arm for arm in mine if arm != STOCK)
+    return LoadVerdict(
+        load=load.name,
+        rho=load.rho or rate / carried,
+        rate=rate,
+        verdict="",
+        reason="",
+        changes=changes,
+        better=tuple(name for name, change in changes.items() if _surely(name, change, -1)),
+        worse=tuple(name for name, change in changes.items() if _surely(name, change, 1)),
+        broken=() if laid is None else laid.broken,
+        num_windows=0 if stock is None else len(stock.windows),
+        num_paired=0 if stock is None else len(stock.ttft),
+        num_failed=sum(bool(one.error) for run in every for one in run.served),
+        num_pairs=len(pairs),
+        num_uneven=len(pairs & uneven),
+        machine_ratio=1.0 if virtual else machine_ratio(judged[policy], judged[STOCK]),
+        machine_margin=margin,
+        adjusted_for_work=virtual or adjusted(every),
+        wins=0 if laid is None else laid.wins,
+        ties=0 if laid is None else laid.ties,
+        losses=0 if laid is None else laid.losses,
+        p_value=math.nan if laid is None else laid.p_value,
+        arms={
+            arm: _state(of_arm, simulated.get((arm, load.name), math.nan))
+            for arm, of_arm in judged.items()
+        },
+    )
 
 
-def _pooled(of: Sequence[Run], sample: Samples | None) -> dict[str, float]:
-    times = np.empty(0) if sample is None else sample.ttft
-    late = _lateness(of)
+def _measured(laid: Beside, stock: Samples) -> dict[str, Change]:
+    """Return the changes of what a client can see; requests that failed are not among them."""
+    left_out = {"served"}
+    if not np.isfinite(stock.slowdown).any():
+        left_out.add("slowdown_max")
+    if len(stock.ttft) < LEAST_FOR_P999:
+        left_out.add("ttft_p999")
     return {
-        "ttft_mean": _mean(times),
-        "ttft_p50": float(np.quantile(times, 0.5)) if len(times) else math.nan,
-        "ttft_p99": float(np.quantile(times, 0.99)) if len(times) else math.nan,
-        "ms_per_step": quotient(
+        name: change
+        for name, change in laid.changes.items()
+        if name not in left_out and math.isfinite(change.value) and math.isfinite(change.reference)
+    }
+
+
+def _surely(name: str, change: Change, sign: int) -> bool:
+    """Tell whether a statistic is surely worse (1) or better (-1) by more than a tie."""
+    worse = STATISTICS[name].worse
+    ends = [sign * worse(end) for end in (change.low, change.high)]
+    return min(ends) > MARGIN
+
+
+def _state(of: Sequence[Run], simulated_ttft_mean: float) -> ArmState:
+    late = lateness(of)
+    return ArmState(
+        ms_per_step=quotient(
             1e3 * sum(run.step_seconds for run in of), sum(run.num_steps for run in of)
         ),
-        "slowness": quotient(
+        slowness=quotient(
             sum(run.step_seconds for run in of), sum(run.expected_seconds for run in of)
         ),
-        "lateness_p99": float(np.quantile(late, 0.99)) if len(late) else math.nan,
-        "lateness_max": float(late.max()) if len(late) else math.nan,
-    }
-
-
-def _tests(
-    samples: Mapping[tuple[str, str], Samples],
-    loads: Sequence[ArmLoad],
-    policy: str,
-    source: str,
-) -> list[LoadTest]:
-    """Test every load that has windows; Holm counts those that could be tested."""
-    keys = {load.name: Configuration(source, load.name) for load in loads}
-    ours, stock = (
-        {
-            keys[load.name]: Sample(sample.ttft, sample.window)
-            for load in loads
-            if (sample := samples.get((arm, load.name))) is not None
-        }
-        for arm in (policy, STOCK)
+        lateness_p99=float(np.quantile(late, 0.99)) if len(late) else math.nan,
+        lateness_max=float(late.max()) if len(late) else math.nan,
+        simulated_ttft_mean=simulated_ttft_mean,
     )
-    tests = load_tests(ours, stock) if ours else {}
-    nothing = LoadTest(0, 0, 0, math.nan, math.nan)
-    return [tests.get(keys[load.name], nothing) for load in loads]
 
 
-def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return better, worse, same, unsure or withheld, and why."""
-    pairs, uneven = row["num_pairs"], row["num_uneven"]
-    if row["num_failed"] or not (row["num_paired"] or uneven):
-        return "withheld", f"{row['num_failed']:,} requests failed"
-    ratio, margin = row["machine_ratio"], row["machine_margin"]
-    if math.isnan(ratio):
-        return "withheld", "nobody knows how fast the machine was for each arm"
-    if uneven > pairs / 2 or not within(ratio, margin):
-        what = "steps" if row["adjusted_for_work"] else "ms per step"
-        return "withheld", (
-            f"in {uneven} of {pairs} pairs of runs the arms did not see the same machine: their "
-            f"{what} differ by more than the margin of {margin:.0%}"
-        )
-    for arm, pooled in row["arms"].items():
-        allowed = max(LATE_AT_LEAST, LATE_SHARE * pooled["ttft_mean"])
-        if pooled["lateness_p99"] > allowed:
-            return "withheld", (
-                f"the client sent requests late ({numbers.number(pooled['lateness_p99'], 1e3)} ms "
-                f"at p99, arm {arm}); it needs a machine of its own"
-            )
-    if row["num_windows"] >= 2 and row["mean_change_high"] < -MARGIN:
+def _verdict(row: LoadVerdict, goal: Goal) -> tuple[str, str]:
+    withheld = _withheld(row)
+    if withheld:
+        return "withheld", withheld
+    name = goal.statistic.name
+    if name not in row.changes:
+        return "withheld", f"no request has a {goal.statistic.label}"
+    change = row.changes[name]
+    if row.broken or name in row.worse:
+        word = "mixed" if row.better else "worse"
+    elif name in row.better:
         word = "better"
-    elif row["num_windows"] >= 2 and row["mean_change_low"] > MARGIN:
-        word = "worse"
-    elif abs(row["mean_change"]) <= MARGIN:
+    elif abs(change.change) <= MARGIN:
         word = "same"
     else:
         word = "unsure"
     reasons = []
-    if row["num_windows"] < MIN_WINDOWS and word != "same":
-        reasons.append(f"a hint: {row['num_windows']} of the {MIN_WINDOWS} windows a test needs")
-    if uneven:
+    if row.num_windows < MIN_WINDOWS and word != "same":
+        reasons.append(f"a hint: {row.num_windows} of the {MIN_WINDOWS} windows a test needs")
+    if row.num_uneven:
         reasons.append(
-            f"{uneven} of {pairs} pairs of runs are left out, in which the arms did not see the "
-            "same machine"
+            f"{row.num_uneven} of {row.num_pairs} pairs of runs are left out, in which the arms "
+            "did not see the same machine"
         )
-    if row["tail_violated"]:
-        reasons.append(f"its tail is longer: {row['tail_reason']}")
     return word, "; ".join(reasons)
 
 
-def _failures(runs: Runs, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    return [
-        {
-            "load": cells[cell].load.name,
-            "window": cells[cell].window.index,
-            "repeat": repeat,
-            "arm": arm,
-            "row": one.row,
-            "num_output_tokens": one.num_output_tokens,
-            "error": one.error,
-        }
-        for (cell, repeat, arm), run in sorted(runs.items())
-        for one in run.served
-        if one.error
-    ]
+def _withheld(row: LoadVerdict) -> str:
+    """Say why nothing can be concluded, or nothing."""
+    pairs, uneven = row.num_pairs, row.num_uneven
+    if row.num_failed or not (row.num_paired or uneven):
+        return f"{row.num_failed:,} requests failed"
+    if math.isnan(row.machine_ratio):
+        return "nobody knows how fast the machine was for each arm"
+    if uneven > pairs / 2 or not within(row.machine_ratio, row.machine_margin):
+        what = "steps" if row.adjusted_for_work else "ms per step"
+        return (
+            f"in {uneven} of {pairs} pairs of runs the arms did not see the same machine: their "
+            f"{what} differ by more than the margin of {row.machine_margin:.0%}"
+        )
+    mean = row.changes["ttft_mean"]
+    waited = [mean.reference, mean.value]
+    for (arm, state), ttft in zip(row.arms.items(), waited, strict=True):
+        if state.lateness_p99 > max(LATE_AT_LEAST, LATE_SHARE * ttft):
+            return (
+                f"the client sent requests late ({numbers.number(state.lateness_p99, 1e3)} ms "
+                f"at p99, arm {arm}); it needs a machine of its own"
+            )
+    return ""
 
 
-def failure_lines(failures: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one line for each arm and kind of failure, the most frequent first."""
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for failure in failures:
-        counts[failure["arm"], failure["error"]] += 1
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [f"{arm}: {count:,} requests: {error}" for (arm, error), count in ordered]
-
-
-def _lateness(of: Sequence[Run]) -> NDArray[np.float64]:
-    late = np.array([one.lateness for run in of for one in run.served], np.float64)
-    return late[np.isfinite(late)]
-
-
-def _mean(values: NDArray[np.float64]) -> float:
-    return float(values.mean()) if len(values) else math.nan
+def _adjusted(rows: Sequence[LoadVerdict]) -> list[LoadVerdict]:
+    """Adjust the sign tests for the number of loads (Holm)."""
+    tested = [place for place, row in enumerate(rows) if not math.isnan(row.p_value)]
+    adjusted_rows = list(rows)
+    for place, p_value in zip(tested, holm([rows[each].p_value for each in tested]), strict=True):
+        adjusted_rows[place] = replace(rows[place], p_value=float(p_value))
+    return adjusted_rows

@@ -8,18 +8,20 @@ from queuesmith.policies import Policy
 
 #: Of every window in each arm.
 MIN_REPEATS = 3
+#: The first judged TTFT alone, with its changes beside the verdict.
+SCHEMAS = ("queuesmith.ab/1", "queuesmith.ab/2")
 
 
 def real(policy: Policy, document: Mapping[str, Any] | None) -> Gate:
     """G7: an A/B in real vLLM, as `queuesmith ab` has written it.
 
-    It passes if at some load the policy is surely better, and at none is it worse, not known, or
-    longer in its tail. Both arms' seconds per step must be there to be shown.
+    It passes if at some load the policy is surely better, and at none is it worse, mixed or not
+    known. Both arms' seconds per step must be there to be shown.
     """
     if document is None:
         return not_run("G7", "no A/B in real vLLM was given; `queuesmith ab` measures one")
     settings, loads = document.get("config", {}), document.get("loads", [])
-    if document.get("schema") != "queuesmith.ab/1" or not loads:
+    if document.get("schema") not in SCHEMAS or not loads:
         return make_gate("G7", False, "what was given is no result of `queuesmith ab`")
     saw = {
         "where": settings.get("where"),
@@ -30,10 +32,10 @@ def real(policy: Policy, document: Mapping[str, Any] | None) -> Gate:
                 **{
                     name: row.get(name)
                     for name in (
-                        "load", "num_windows", "mean_change", "mean_change_low",
-                        "mean_change_high", "p99_change", "verdict", "reason", "machine_ratio",
+                        "load", "num_windows", "verdict", "reason", "machine_ratio",
                     )
                 },
+                **_changes(row),
                 "ms_per_step": {
                     arm: values.get("ms_per_step") for arm, values in row.get("arms", {}).items()
                 },
@@ -59,3 +61,18 @@ def real(policy: Policy, document: Mapping[str, Any] | None) -> Gate:
         return make_gate("G7", False, "nobody knows how long the steps of both arms took", **saw)
     passed = "better" in verdicts and all(word in ("better", "same") for word in verdicts)
     return make_gate("G7", passed, f"in real vLLM {told}", **saw)
+
+
+def _changes(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of mean and p99 TTFT of a load, as either schema has them."""
+    changes = row.get("changes")
+    if changes is None:
+        names = ("mean_change", "mean_change_low", "mean_change_high", "p99_change")
+        return {name: row.get(name) for name in names}
+    mean, p99 = changes.get("ttft_mean", {}), changes.get("ttft_p99", {})
+    return {
+        "mean_change": mean.get("change"),
+        "mean_change_low": mean.get("low"),
+        "mean_change_high": mean.get("high"),
+        "p99_change": p99.get("change"),
+    }

@@ -44,7 +44,7 @@ def heads(document: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         *("requests/s", "95 % interval", "rho", "x as it is"),
         *(f"x {reference}", "95 % interval", "verdict"),
-        *("longest TTFT s", "misses by"),
+        *("guards broken", "longest TTFT s", "misses by"),
     )
 
 
@@ -67,9 +67,15 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         ratio,
         _ends(row, "ratio", lambda value: f"{value:.2f}"),
         row["verdict"],
+        none if row["broken"] is None else ", ".join(_guards(row)) or "0",
         numbers.number((row["at_held"] or {}).get("ttft_max")),
         misses_by(row),
     )
+
+
+def _guards(row: Mapping[str, Any]) -> list[str]:
+    """Return the guards that are broken, each once."""
+    return list(dict.fromkeys(one["guard"] for one in row["broken"]))
 
 
 def _ends(row: Mapping[str, Any], name: str, form: Any) -> str:
@@ -94,6 +100,8 @@ def misses_by(row: Mapping[str, Any]) -> str:
 def print_plan(document: Mapping[str, Any], console: Console) -> None:
     """Print the answer, the origin, and a table per engine."""
     first, *more = document["answer"]["sentences"]
+    for sentence in document["answer"]["traffic"]:
+        console.print(Text(plain(sentence)))
     console.print(Text(plain(first), "bold"))
     for sentence in more:
         console.print(Text(plain(sentence)))
@@ -135,9 +143,11 @@ def _table(document: Mapping[str, Any], engine: Mapping[str, Any], width: int) -
         padding=(0, 1),
     )
     table.add_column("policy", overflow="fold", min_width=8)
-    shown = list(range(len(heads(document)))) if width >= WIDE else [0, 1, 4, 5]
+    shown = list(range(len(heads(document)))) if width >= WIDE else [0, 1, 4, 5, 7]
     for place in shown:
-        table.add_column(plain(heads(document)[place]), justify="right", no_wrap=place < 8)
+        table.add_column(
+            plain(heads(document)[place]), justify="right", no_wrap=place < 7 or place == 8
+        )
     best = document["answer"]["policies"][engine["name"]]
     for row in rows_of(document, "capacities", engine["name"]):
         name = Text(plain(row["policy"]), "bold green" if row["policy"] == best else "")
@@ -146,12 +156,15 @@ def _table(document: Mapping[str, Any], engine: Mapping[str, Any], width: int) -
         texts = cells(row)
         if row["policy"] == document["config"]["reference"]:
             texts = (*texts[:4], *[numbers.UNDEFINED] * 3, *texts[7:])
-        line = [
-            Text(plain(texts[place]), COLORS[row["verdict"]] if place in (4, 6) else "")
-            for place in shown
-        ]
+        line = [Text(plain(texts[place]), _color(row, place)) for place in shown]
         table.add_row(name, *line)
     return table
+
+
+def _color(row: Mapping[str, Any], place: int) -> str:
+    if place == 7:
+        return "red" if row["broken"] else ""
+    return COLORS[row["verdict"]] if place in (4, 6) else ""
 
 
 def write_plan(document: Mapping[str, Any], path: Path) -> None:
@@ -175,7 +188,7 @@ def render_plan(document: Mapping[str, Any]) -> str:
         kind=escape(origin["kind"]),
         kind_note=KIND_NOTES.get(origin["kind"], ""),
         answer=prose(sentences[0]),
-        more=points(sentences[1:]),
+        more=points([*document["answer"]["traffic"], *sentences[1:]]),
         facts=_facts(document),
         warnings=warning_box(document["warnings"]),
         reference=escape(config["reference"]),
@@ -212,6 +225,7 @@ def _engine_table(
         if row["policy"] == document["config"]["reference"]:
             line[4:7] = [numbers.UNDEFINED] * 3
         line[6] = Cell(str(line[6]), css=VERDICTS[row["verdict"]])
+        line[7] = Cell(str(line[7]), css="bad" if row["broken"] else "")
         named = policy_name(by_policy[row["policy"]], row["kind"])
         summary = f'<span class="summary">{prose(row["summary"])}</span>'
         rows.append((Cell(html=named + summary), *line))

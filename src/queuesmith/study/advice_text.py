@@ -16,8 +16,7 @@ from queuesmith.study.words import (
 _PLACES = {
     "near": "as near to it as its own windows are to each other",
     "between": "no farther from it than the study's sources are from each other",
-    "outside": "farther from it than any source of the study is from its nearest other, so nothing "
-    "here is sure",
+    "outside": "farther from it than any source of the study is from its nearest other",
 }
 _OVER = {"sources": "source", "loads": "load", "engines": "engine"}
 _SURELY = {
@@ -26,18 +25,14 @@ _SURELY = {
     "no": "does not carry over",
     "unknown": "unknown here",
 }
-_DOUBT = {
-    True: " But other policies are best in most of its windows.",
-    False: " But in this study such advice was wrong more often than right.",
-}
 #: Findings that are told; the document holds all.
 _NUM_COSTS = 3
 _NUM_WORSE = 3
 
 
 def advice_sentences(advice: Mapping[str, Any]) -> list[str]:
-    """Say what an advice of schema ``queuesmith.advise/1`` says, the most important first."""
-    question, policy = advice["question"], advice["policy"]
+    """Say what an advice of schema ``queuesmith.advise/2`` says, the most important first."""
+    question, policy = advice["question"], advice["best_there"]
     reference, metric = advice["study"]["reference"], metric_words(question["metric"])
     here = advice["expected"][0]
     where = (
@@ -45,7 +40,9 @@ def advice_sentences(advice: Mapping[str, Any]) -> list[str]:
         f"{engine_words(question['engine'])}"
     )
     sentences = [_first(advice, metric, where)]
-    if advice["alike"]:
+    if advice["no_advice"]:
+        sentences.append(f"Measure it: {advice['command']}")
+    elif advice["alike"]:
         sentences.append(f"As good on {metric} there: {listed(advice['alike'])}.")
     sentences.append(
         f"Your traffic is {advice['traffic']['words']}; of the study's sources "
@@ -53,7 +50,7 @@ def advice_sentences(advice: Mapping[str, Any]) -> list[str]:
         f"nearest, at a distance of {numbers.number(advice['distances'][0]['distance'])}, and you "
         f"are {_PLACES[advice['place']]}{_apart(advice)}."
     )
-    if policy != reference:
+    if policy != reference and not advice["no_advice"]:
         sentences.append(_costs(advice, policy))
         elsewhere = _elsewhere(advice, metric, reference)
         if elsewhere:
@@ -61,12 +58,11 @@ def advice_sentences(advice: Mapping[str, Any]) -> list[str]:
     record = _record(advice)
     if record:
         sentences.append(record)
+    if advice["no_advice"]:
+        return sentences
     sentences += _findings(advice, metric, reference)
-    if advice["place"] == "outside":
-        sentences.append(
-            "Measure before you believe it: `queuesmith compare` on your own trace takes minutes."
-        )
-    elif here["num_modelled"]:
+    sentences.append(f"Measure before you believe it: {advice['command']}")
+    if here["num_modelled"]:
         sentences.append(
             f"{here['num_modelled']} of the {here['num_real'] + here['num_modelled']} windows of "
             f"{advice['nearest']} were modelled, not measured."
@@ -76,6 +72,8 @@ def advice_sentences(advice: Mapping[str, Any]) -> list[str]:
 
 def _first(advice: Mapping[str, Any], metric: str, where: str) -> str:
     policy, here = advice["policy"], advice["expected"][0]
+    if policy is None:
+        return f"No advice on {metric} {where}: {advice['no_advice']}."
     reference = advice["study"]["reference"]
     if policy == reference:
         return f"Stay with {policy} {where}: on the nearest source {advice['reason']}."
@@ -83,11 +81,9 @@ def _first(advice: Mapping[str, Any], metric: str, where: str) -> str:
     change = numbers.change(here["change"])
     ends = numbers.interval(here["low"], here["high"])
     trust = {
-        "likely": "",
         "unsure": " This may not carry over to you.",
-        "no": _DOUBT[advice["place"] == "near"],
         "unknown": " Whether that holds for you is unknown.",
-    }[advice["surely"]]
+    }.get(advice["surely"], "")
     return (
         f"Try {policy} first {where}: on the nearest source it changes {metric} by {change} "
         f"[{ends}] against {reference} and is among the best in {here['best']} of {num_windows} "
@@ -143,12 +139,16 @@ def _record(advice: Mapping[str, Any]) -> str:
     if not evidence:
         return ""
     right = sum(one["right"] for one in evidence)
-    worst = max(evidence, key=lambda one: one["regret"])
     sentence = (
         f"Advised like this from its nearest other, each source of the study would have got one of "
-        f"its best policies in {right} of {len(evidence)} cases"
+        f"the best policies that break no guard in {right} of {len(evidence)} cases"
     )
-    if worst["right"]:
+    wrong = [one for one in evidence if not one["right"]]
+    broke = [one["source"] for one in wrong if one["broken"]]
+    if broke:
+        sentence += f"; on {listed(broke)} it would have broken a guard"
+    worst = max(wrong, key=lambda one: one["regret"], default=None)
+    if worst is None or worst["regret"] <= 0:
         return f"{sentence}."
     return (
         f"{sentence}; the worst of it, {worst['policy']} on {worst['source']}, would have lost "
@@ -168,7 +168,9 @@ def _findings(advice: Mapping[str, Any], metric: str, reference: str) -> list[st
             if one["finding"] == finding
         ]
         if parts:
-            found.append(f"That {advice['policy']} {words} on {metric} holds on {listed(parts)}.")
+            found.append(
+                f"That {advice['best_there']} {words} on {metric} holds on {listed(parts)}."
+            )
     avoid = [
         one
         for one in advice["findings"]

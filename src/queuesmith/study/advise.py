@@ -7,24 +7,35 @@ been worth there is known.
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queuesmith.errors import ConfigError, did_you_mean
-from queuesmith.score import MARGIN, MIN_WINDOWS
+from queuesmith.evaluation.goals import GOALS
+from queuesmith.evaluation.judge import MIN_WINDOWS
 from queuesmith.study import placing
 from queuesmith.study.advice_text import advice_sentences
-from queuesmith.study.carry import LIKELY, UNSURE, findings, regret, surely
+from queuesmith.study.carry import LIKELY, UNSURE, findings, is_right, regret, surely
+from queuesmith.study.guarding import allowed, broken_guards
 from queuesmith.study.summary import (
     best_set,
-    deployable,
     main_engine,
     relative_change,
     surely_better,
     surely_worse,
 )
 
-SCHEMA = "queuesmith.advise/1"
+SCHEMA = "queuesmith.advise/2"
+#: How often advice by the study that comes with the package would have been right on traffic that
+#: it has not seen and that is "between" its sources: right, of (``benchmarks/advice.py``).
+UNSEEN_OF = "db22c4afa1486aea64c030304b5b8abf142cea16bb0bf3f775cfb8b7430e0e66"
+UNSEEN = {
+    "ttft_mean": (6, 14),
+    "ttft_p99": (7, 14),
+    "e2el_mean": (10, 14),
+    "slo_attainment": (8, 14),
+}
 Cell = Mapping[str, Any]
 
 
@@ -35,6 +46,7 @@ def advise(
     metric: str,
     load: float | str = "knee",
     engine: str | None = None,
+    trace: str = "TRACE",
 ) -> dict[str, Any]:
     """Say which policy to try first on some traffic, and how surely.
 
@@ -50,14 +62,17 @@ def advise(
         rho, of which the nearest load of the study is taken, or the name of one.
     engine : str, optional
         Of the study; its first one with a GPU when left out.
+    trace : str
+        Name of the traffic, for the command that measures it.
 
     Returns
     -------
     dict
-        Of schema ``queuesmith.advise/1``; ``docs/guides/study.md`` says what each field means.
+        Of schema ``queuesmith.advise/2``; ``docs/guides/study.md`` says what each field means.
         `place` is "near" (as near to a source as its own windows typically are), "between" (no
-        farther from the nearest source than some source is from its own nearest), or "outside",
-        where nothing is sure.
+        farther from the nearest source than some source is from its own nearest), or "outside".
+        `policy` is None where there is no advice, with the reason in `no_advice`: outside, where
+        nothing is known, and where such advice was wrong more often than right.
 
     Raises
     ------
@@ -102,6 +117,14 @@ def advise(
         for left_out in [_left_out(summary, cells, source, other, metric, gap)]
         if left_out is not None
     ]
+    how_surely = (
+        _surely_near(cells[nearest], row, metric)
+        if place["place"] == "near"
+        else surely(place["place"], [one["right"] for one in evidence])
+    )
+    reason_not = no_advice(summary, metric, place["place"], how_surely, evidence)
+    if policy == summary["reference"] and (cells[nearest]["idle"] or place["place"] == "near"):
+        reason_not = ""
     advice = {
         "schema": SCHEMA,
         "study": {name: summary[name] for name in ("design", "sha256", "prediction", "reference")},
@@ -121,7 +144,10 @@ def advise(
         "radius": place["radius"],
         "farthest": place["farthest"],
         "distances": distances,
-        "policy": policy,
+        "policy": None if reason_not else policy,
+        "best_there": policy,
+        "no_advice": reason_not,
+        "command": compare_command(trace, metric, engine, load),
         "kind": summary["policies"][policy],
         "alike": alike,
         "reason": reason,
@@ -132,16 +158,46 @@ def advise(
         ],
         "costs": costs(summary, cells[nearest], policy, metric),
         "evidence": evidence,
-        "surely": (
-            _surely_near(cells[nearest], row, metric)
-            if place["place"] == "near"
-            else surely(place["place"], [one["right"] for one in evidence])
-        ),
+        "surely": how_surely,
         "findings": findings(
             summary, (engine, chosen["name"], nearest), policy, metric, place["place"]
         ),
     }
     return advice | {"sentences": advice_sentences(advice)}
+
+
+def no_advice(
+    summary: Mapping[str, Any],
+    metric: str,
+    place: str,
+    how_surely: str,
+    evidence: Sequence[Mapping[str, Any]],
+) -> str:
+    """Say why nothing is advised; empty where something is."""
+    if place == "outside":
+        return "your traffic is unlike all sources of the study"
+    if how_surely == "no" and place == "near":
+        return "other policies are best in most windows of the nearest source"
+    if how_surely == "no":
+        right = sum(one["right"] for one in evidence)
+        return (
+            f"in this study such advice was right in {right} of {len(evidence)} cases, less often "
+            "than wrong"
+        )
+    right, of = UNSEEN.get(metric, (0, 0)) if summary["sha256"] == UNSEEN_OF else (0, 0)
+    if place == "between" and 2 * right < of:
+        return (
+            f"on traffic that the study has not seen such advice was right in {right} of {of} "
+            "cases, less often than wrong"
+        )
+    return ""
+
+
+def compare_command(trace: str, metric: str, engine: str, load: float | str) -> str:
+    """Return the command that measures what advice would guess."""
+    name = metric.partition("_")[0]
+    goal = f" --goal {name}" if name in GOALS else ""
+    return f"queuesmith compare {shlex.quote(trace)} --engine {engine} --loads own,{load}{goal}"
 
 
 def nearest_load(loads: Sequence[Mapping[str, Any]], asked: float | str) -> Mapping[str, Any]:
@@ -174,9 +230,10 @@ def to_try(
 ) -> tuple[str, list[str], str]:
     """Name the policy to try first in a cell, those as good as it, and why.
 
-    The best mean of all policies that only change order, can be deployed, and are surely better
-    than the reference; without any such the reference itself. Of several that tie, the one whose
-    largest regret in the cells `others` is least: it is as good here, and safest elsewhere.
+    The best mean of all policies that only change order, can be deployed, break no guard there and
+    are surely better than the reference; without any such the reference itself. Of several that
+    tie, the one whose largest regret in the cells `others` is least: it is as good here, and safest
+    elsewhere.
     """
     names, reference = list(summary["policies"]), summary["reference"]
     values = cell["metrics"][metric]
@@ -184,24 +241,22 @@ def to_try(
         return reference, [], "requests hardly queue there, so that no order can matter"
     able = [
         row
-        for row, name in enumerate(names)
-        if name != reference
-        and deployable(summary["policies"][name])
-        and surely_better(values, row, metric)
+        for row in allowed(summary, cell)
+        if names[row] != reference and surely_better(values, row, metric)
     ]
     means = [mean if row in able else None for row, mean in enumerate(values["mean"])]
     top = best_set(means, metric)
     if not top:
         if values["mean"][names.index(reference)] is None:
             return reference, [], f"{metric} is undefined there"
-        return reference, [], f"no policy is surely better than {reference} there"
+        return (
+            reference,
+            [],
+            f"no policy is surely better than {reference} there without breaking a guard",
+        )
 
     def largest_regret(row: int) -> float:
-        losses = [
-            regret(summary, other["metrics"][metric], row, metric)
-            for other in others
-            if not other["idle"]
-        ]
+        losses = [regret(summary, other, row, metric) for other in others if not other["idle"]]
         return max((math.inf if loss is None else loss for loss in losses), default=0.0)
 
     top.sort(key=largest_regret)
@@ -224,7 +279,8 @@ def expected(summary: Mapping[str, Any], cell: Cell, policy: str, metric: str) -
         "best": values["best"][row],
         "better": values["better"][row],
         "worse": values["worse"][row],
-        "regret": regret(summary, values, row, metric),
+        "regret": regret(summary, cell, row, metric),
+        "broken": broken_guards(summary, cell, row),
     }
 
 
@@ -265,7 +321,7 @@ def _left_out(
         "distance": gap,
         "policy": policy,
         **worth,
-        "right": worth["regret"] <= MARGIN,
+        "right": is_right(summary, cells[source], list(summary["policies"]).index(policy), metric),
     }
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from queuesmith.score import MARGIN
+from queuesmith.evaluation.goals import MARGIN
 from queuesmith.study.grid import better
+from queuesmith.study.guarding import allowed
 from queuesmith.study.summary import best_set, deployable, surely_better, surely_worse
 
 #: Shares of the cases in which a finding held, from which on it is expected to hold again, and the
@@ -13,13 +14,24 @@ LIKELY, UNSURE, FEWEST = 0.8, 0.5, 3
 
 
 def regret(
-    summary: Mapping[str, Any], values: Mapping[str, Any], row: int, metric: str
+    summary: Mapping[str, Any],
+    cell: Mapping[str, Any],
+    row: int,
+    metric: str,
+    *,
+    guarded: bool = True,
 ) -> float | None:
-    """Return by what share a policy is worse than the best that can be deployed; 0 is best."""
-    means = [
-        mean if deployable(kind) else None
-        for mean, kind in zip(values["mean"], summary["policies"].values(), strict=True)
-    ]
+    """Return by what share a policy is worse than the best that can be deployed; 0 is best.
+
+    With `guarded` that is the best that breaks no guard, which others may beat: below 0.
+    """
+    values, kinds = cell["metrics"][metric], summary["policies"].values()
+    able = (
+        allowed(summary, cell)
+        if guarded
+        else [place for place, kind in enumerate(kinds) if deployable(kind)]
+    )
+    means = [mean if place in able else None for place, mean in enumerate(values["mean"])]
     top = best_set(means, metric)
     mean, best = values["mean"][row], means[top[0]] if top else None
     if mean is None or best is None:
@@ -59,7 +71,7 @@ def findings(
 
     def add(finding: str, subject: str, over: str, holds: Any) -> None:
         others = [cell for cell in along[over] if cell[axis[over]] != here[axis[over]]]
-        verdicts = [bool(holds(cell["metrics"][metric])) for cell in others]
+        verdicts = [bool(holds(cell)) for cell in others]
         if verdicts:
             found.append(
                 {
@@ -80,23 +92,24 @@ def findings(
     if policy != reference:
         row = names.index(policy)
         for over in along:
-            add("better", policy, over, lambda values: surely_better(values, row, metric))
-            add("best", policy, over, lambda values: _is_best(summary, values, row, metric))
+            add("better", policy, over, _holds(surely_better, row, metric))
+            add("best", policy, over, lambda cell: is_right(summary, cell, row, metric))
     nearest = [cell for cell in along["sources"] if cell["source"] == source]
     for values in [cell["metrics"][metric] for cell in nearest]:
         for row, name in enumerate(names):
             if surely_worse(values, row, metric):
-                add("worse", name, "sources", _worse_at(row, metric))
+                add("worse", name, "sources", _holds(surely_worse, row, metric))
     return found
 
 
-def _worse_at(row: int, metric: str) -> Any:
-    return lambda values: surely_worse(values, row, metric)
+def _holds(test: Any, row: int, metric: str) -> Any:
+    return lambda cell: test(cell["metrics"][metric], row, metric)
 
 
-def _is_best(summary: Mapping[str, Any], values: Mapping[str, Any], row: int, metric: str) -> bool:
-    loss = regret(summary, values, row, metric)
-    return loss is not None and loss <= MARGIN
+def is_right(summary: Mapping[str, Any], cell: Mapping[str, Any], row: int, metric: str) -> bool:
+    """Tell whether a policy breaks no guard and is within 1 % of the best that breaks none."""
+    loss = regret(summary, cell, row, metric)
+    return loss is not None and loss <= MARGIN and row in allowed(summary, cell)
 
 
 def surely(place: str, held: Sequence[bool]) -> str:

@@ -36,6 +36,7 @@ from queuesmith.study.sensitivity import (
 )
 from queuesmith.study.variance import variance
 from queuesmith.study.winners import disagreement, mean_ranks, relative, who_wins
+from queuesmith.study.words import is_gpu
 
 __all__ = ["LSSP", "SCHEMA", "Options", "analyze", "published_keys"]
 
@@ -120,6 +121,10 @@ def analyze(
         "leave_one_source_out": leave_one_source_out(conditions),
         "leave_one_policy_out": leave_one_policy_out(conditions, reversals),
         "variance": variance(conditions),
+        # A toy engine sets much of what depends on the engine: told apart where there is one.
+        "variance_gpus": []
+        if all(map(is_gpu, grid.engines))
+        else variance(conditions, [row for row, one in enumerate(grid.engines) if is_gpu(one)]),
     }
     del conditions  # its draws are most of the memory
     document["slo_sensitivity"] = slo_sensitivity(runs, windows, options)

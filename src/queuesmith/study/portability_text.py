@@ -9,7 +9,14 @@ from statistics import fmean, median
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.study.words import engine_words, listed, load_words, loss_words, metric_words
+from queuesmith.study.words import (
+    engine_words,
+    is_gpu,
+    listed,
+    load_words,
+    loss_words,
+    metric_words,
+)
 
 _AXES = {"source": "sources", "load": "loads", "engine": "engines"}
 _LEVEL = 0.05
@@ -40,7 +47,7 @@ def portability_answers(
         ("physics", _physics(analysis)),
         ("reversals", _reversals(analysis, metric)),
         ("left_out", _left_out(analysis["leave_one_source_out"], metric)),
-        ("variance", _variance(analysis["variance"], metric)),
+        ("variance", _variance(analysis, metric)),
         ("windows", _windows(analysis, metric, engine, load)),
         ("time", _time(analysis["temporal"])),
         ("deadlines", _deadlines(analysis["slo_sensitivity"])),
@@ -53,7 +60,7 @@ def _agreement(analysis: Mapping[str, Any], metric: str) -> str:
     rows = {row["axis"]: row for row in analysis["agreement_by_metric"] if row["metric"] == metric}
     parts = [
         f"{numbers.score(rows[axis]['mean_tau_b'])} between two {plural} (least "
-        f"{numbers.score(rows[axis]['least_tau_b'])})"
+        f"{numbers.score(rows[axis]['least_tau_b'])}{_gpus(analysis, axis, metric)})"
         for axis, plural in _AXES.items()
         if axis in rows and rows[axis]["mean_tau_b"] is not None
     ]
@@ -70,6 +77,23 @@ def _agreement(analysis: Mapping[str, Any], metric: str) -> str:
         f"How far the order of policies on {metric_words(metric)} carries (mean tau-b; 1 is the "
         f"same order, 0 nothing in common): {listed(parts)}."
     )
+
+
+def _gpus(analysis: Mapping[str, Any], axis: str, metric: str) -> str:
+    """Say how well GPUs agree with each other, where a toy engine is among the engines."""
+    pairs = [row for row in analysis["agreement"] if row["axis"] == "engine"]
+    known = [
+        row["tau_b"]
+        for row in pairs
+        if row["metric"] == metric and _both_gpus(row) and row["tau_b"] is not None
+    ]
+    if axis != "engine" or not known or all(map(_both_gpus, pairs)):
+        return ""
+    return f"; {numbers.score(fmean(known))} between two GPUs"
+
+
+def _both_gpus(row: Row) -> bool:
+    return is_gpu(row["a"]) and is_gpu(row["b"])
 
 
 def _physics(analysis: Mapping[str, Any]) -> str:
@@ -92,34 +116,47 @@ def _physics(analysis: Mapping[str, Any]) -> str:
             f"; least between {engine_words(highest['a'])} and {engine_words(highest['b'])} "
             f"({numbers.score(highest['mean_tau_b'])})"
         )
+    gpus = [row for row in rows if _both_gpus(row)]
+    if gpus and len(gpus) < len(rows):
+        least = min(gpus, key=lambda row: row["mean_tau_b"])
+        text += (
+            f"; between two GPUs it is {numbers.score(least['mean_tau_b'])} at least "
+            f"({engine_words(least['a'])} and {engine_words(least['b'])})"
+        )
     return f"{text}."
 
 
 def _reversals(analysis: Mapping[str, Any], metric: str) -> str:
+    """Count flips that are supported, and sure by a sign test corrected for all pairs."""
+    supported = [row for row in analysis["reversals"] if row["class"] == "supported"]
+    sure = [
+        row for row in supported if row["p_adjusted"] is not None and row["p_adjusted"] < _LEVEL
+    ]
     parts = []
     for axis, plural in _AXES.items():
-        rows = [row for row in analysis["reversal_counts"] if row["axis"] == axis]
-        supported = sum(row["supported"] for row in rows)
         defined = sum(
             row[name]
-            for row in rows
+            for row in analysis["reversal_counts"]
+            if row["axis"] == axis
             for name in ("stable", "microscopic", "supported", "unsupported")
         )
-        if defined:
-            parts.append(
-                f"{supported:,} of {defined:,} between {plural} "
-                f"({numbers.share(supported / defined)})"
-            )
+        if not defined:
+            continue
+        mine = [row for row in sure if row["axis"] == axis]
+        before = sum(row["axis"] == axis for row in supported)
+        gpus = sum(map(_both_gpus, mine))
+        told = f"; {gpus:,} of them between GPUs" if axis == "engine" and gpus < len(mine) else ""
+        parts.append(
+            f"{len(mine):,} of {defined:,} between {plural} ({numbers.share(len(mine) / defined)}; "
+            f"{before:,} before the correction{told})"
+        )
     if not parts:
         return ""
-    text = f"Pairs of policies that surely change places by a margin that matters: {listed(parts)}."
-    mine = [
-        record
-        for record in analysis["reversals"]
-        if record["class"] == "supported"
-        and record["axis"] == "source"
-        and record["metric"] == metric
-    ]
+    text = (
+        "Pairs of policies that surely change places by a margin that matters, after correction "
+        f"for all pairs looked at (Benjamini-Hochberg, {_LEVEL:g}): {listed(parts)}."
+    )
+    mine = [row for row in sure if row["axis"] == "source" and row["metric"] == metric]
     if not mine:
         return text
     counted: dict[tuple[str, str], int] = {}
@@ -152,8 +189,8 @@ def _left_out(rows: Sequence[Row], metric: str) -> str:
     return f"{text}."
 
 
-def _variance(rows: Sequence[Row], metric: str) -> str:
-    row = next((row for row in rows if row["metric"] == metric), None)
+def _variance(analysis: Mapping[str, Any], metric: str) -> str:
+    row = next((row for row in analysis["variance"] if row["metric"] == metric), None)
     if row is None or row["portable"] is None:
         return ""
     shares = {
@@ -168,9 +205,13 @@ def _variance(rows: Sequence[Row], metric: str) -> str:
         f"{'more than one of these' if term == 'more' else f'the {term}'}"
         for term in most
     ]
+    alone = next((one for one in analysis["variance_gpus"] if one["metric"] == metric), None)
+    gpus = ""
+    if alone is not None and alone["portable"] is not None:
+        gpus = f" ({numbers.share(alone['portable'])} among GPUs alone)"
     return (
         f"Of what sets the gains of policies on {metric_words(metric)} apart, "
-        f"{numbers.share(row['portable'])} is the same everywhere and carries over; "
+        f"{numbers.share(row['portable'])} is the same everywhere and carries over{gpus}; "
         f"{listed(parts)} it depends."
     )
 

@@ -5,22 +5,33 @@ number. The summary (`queuesmith.study.summary`) says what each policy did in ea
 analysis (`queuesmith.study.portability`) says how conditions differ.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.score import MARGIN, MIN_WINDOWS
+from queuesmith.evaluation.goals import MARGIN
+from queuesmith.evaluation.judge import MIN_WINDOWS
 from queuesmith.study.carry import regret
+from queuesmith.study.guarding import allowed
 from queuesmith.study.placing import describe_traffic
 from queuesmith.study.portability_text import portability_answers
 from queuesmith.study.summary import (
+    best_set,
     main_engine,
     main_load,
     relative_change,
     surely_better,
     winners,
 )
-from queuesmith.study.words import engine_words, listed, load_words, metric_words, windows_words
+from queuesmith.study.words import (
+    engine_words,
+    is_gpu,
+    listed,
+    load_words,
+    metric_words,
+    windows_words,
+)
 
 #: A policy that is worse than the best by more than this is not to be carried over.
 LOSS = 0.10
@@ -67,6 +78,7 @@ def answers(summary: Mapping[str, Any], analysis: Mapping[str, Any] | None = Non
     if len(summary["metrics"]) > 1:
         found.append({"topic": "metrics", "text": _metrics(summary, told)})
     for axis, names in (
+        ("source", list(summary["sources"])),
         ("load", [one["name"] for one in summary["loads"]]),
         ("engine", summary["engines"]),
     ):
@@ -159,7 +171,7 @@ def _carried(
     for cell in cells:
         if cell["source"] == source or cell["idle"]:
             continue
-        loss = regret(summary, cell["metrics"][metric], row, metric)
+        loss = regret(summary, cell, row, metric, guarded=False)
         if loss is not None and loss <= MARGIN:
             good.append(cell["source"])
         elif loss is not None and loss > LOSS:
@@ -197,27 +209,65 @@ def _metrics(summary: Mapping[str, Any], told: Sequence[str]) -> str:
 
 
 def _axis(summary: Mapping[str, Any], axis: str, metric: str) -> str:
-    """Say how often the best set at two loads, or on two engines, has a policy in common."""
-    others = [name for name in ("engine", "load", "source") if name != axis]
-    groups: dict[tuple[str, ...], list[set[str]]] = {}
-    for cell in summary["cells"]:
-        names = set() if cell["idle"] else set(winners(summary, cell, metric))
-        if names:
-            groups.setdefault(tuple(cell[name] for name in others), []).append(names)
-    pairs = [
-        bool(first & second)
-        for sets in groups.values()
-        for place, first in enumerate(sets)
-        for second in sets[place + 1 :]
-    ]
-    what = {"load": "loads", "engine": "engines, hence step times,"}[axis]
-    if not pairs:
+    """Say how often the best policy at two loads, or on two engines, is the same.
+
+    Sets within 1 % overlap more often than the one policy that an operator would run stays the
+    same: the best of those that break no guard. Between engines GPUs are told apart from toys.
+    """
+    what = {
+        "source": "sources",
+        "load": "loads",
+        "engine": "engines, hence step times,",
+    }[axis]
+    shared = _kept(summary, axis, lambda cell: set(winners(summary, cell, metric)))
+    if not shared:
         return f"No two {what} can be compared on {metric_words(metric)}."
-    share = sum(pairs) / len(pairs)
-    return (
+    text = (
         f"Between two {what} the best policy on {metric_words(metric)} stays the best in "
-        f"{sum(pairs)} of {len(pairs)} comparisons ({numbers.share(share)})."
+        f"{_share(shared)}"
     )
+    gpus = {pair: kept for pair, kept in shared.items() if all(map(is_gpu, pair[1:]))}
+    if axis == "engine" and gpus and len(gpus) < len(shared):
+        text += f", between two GPUs in {_share(gpus)}"
+    alone = _kept(summary, axis, lambda cell: _safe_best(summary, cell, metric))
+    if alone:
+        text += f"; the single best that breaks no guard is the same in {_share(alone)}"
+        gpus = {pair: kept for pair, kept in alone.items() if all(map(is_gpu, pair[1:]))}
+        if axis == "engine" and gpus and len(gpus) < len(alone):
+            text += f", between two GPUs in {_share(gpus)}"
+    return f"{text}."
+
+
+def _kept(
+    summary: Mapping[str, Any], axis: str, pick: Callable[[Cell], set[str]]
+) -> dict[tuple[Any, ...], bool]:
+    """Tell for any two cells that differ along an axis alone whether they share a pick."""
+    others = [name for name in ("engine", "load", "source") if name != axis]
+    groups: dict[tuple[str, ...], list[tuple[str, set[str]]]] = {}
+    for cell in summary["cells"]:
+        names = set() if cell["idle"] else pick(cell)
+        if names:
+            groups.setdefault(tuple(cell[name] for name in others), []).append((cell[axis], names))
+    return {
+        (place, one, other): bool(first & second)
+        for place, picked in groups.items()
+        for (one, first), (other, second) in combinations(picked, 2)
+    }
+
+
+def _share(kept: Mapping[Any, bool]) -> str:
+    held = sum(kept.values())
+    return f"{held} of {len(kept)} comparisons ({numbers.share(held / len(kept))})"
+
+
+def _safe_best(summary: Mapping[str, Any], cell: Cell, metric: str) -> set[str]:
+    """Return the policy of the best mean of those that break no guard; nothing where all tie."""
+    if not winners(summary, cell, metric):
+        return set()
+    able = allowed(summary, cell)
+    means = cell["metrics"][metric]["mean"]
+    top = best_set([mean if row in able else None for row, mean in enumerate(means)], metric)
+    return {list(summary["policies"])[row] for row in top[:1]}
 
 
 def _beaten(summary: Mapping[str, Any], cell: Cell, policy: str, metric: str) -> bool:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from queuesmith import numbers
 from queuesmith.documents import parse_json, read_file, seal
 from queuesmith.errors import ConfigError, PolicyError
+from queuesmith.evaluation.goals import MARGIN
 from queuesmith.policies import get_policy
-from queuesmith.score import MARGIN
 from queuesmith.stats.draws import Floats, block_weights, intervals, mean_draws
 from queuesmith.stats.ranks import top_set
 from queuesmith.study.conditions import block_len, make_rng

@@ -6,7 +6,7 @@ depends on the source, the load, the engine or the window is the part of the var
 carry over.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -35,8 +35,10 @@ TERMS = (
 Row = dict[str, Any]
 
 
-def variance(conditions: Conditions) -> list[Row]:
+def variance(conditions: Conditions, engines: Sequence[int] | None = None) -> list[Row]:
     """Shares of the variance of gains over the reference, one row per metric.
+
+    Of all engines, or of some by their place in the grid.
 
     The gain is ``log(reference / policy)``, or its negative where more is better, so that a gain is
     positive; of metrics between 0 and 1 it is the difference. Every source gives as many windows as
@@ -51,19 +53,20 @@ def variance(conditions: Conditions) -> list[Row]:
         in it: 1 when every policy gains the same everywhere. None where some gain is undefined.
     """
     grid, options = conditions.grid, conditions.options
-    if options.reference not in grid.policies or not grid.present.all():
+    rows = list(range(len(grid.engines))) if engines is None else list(engines)
+    if options.reference not in grid.policies or not rows or not grid.present[rows].all():
         return []
     smallest = min(grid.num_windows(source) for source in range(len(grid.sources)))
     values = np.stack(
         [
-            grid.values[:, :, source][..., _evenly(grid.num_windows(source), smallest)]
+            grid.values[rows][:, :, source][..., _evenly(grid.num_windows(source), smallest)]
             for source in range(len(grid.sources))
         ],
         axis=2,
     )  # (engines, loads, sources, metrics, policies, windows)
     reference = grid.policies.index(options.reference)
     others = [p for p in range(len(grid.policies)) if p != reference]
-    rows = []
+    found = []
     for m, metric in enumerate(grid.metrics):
         mine = values[:, :, :, m].swapaxes(3, 4)
         base = mine[..., [reference]]
@@ -74,7 +77,7 @@ def variance(conditions: Conditions) -> list[Row]:
         block = gains[..., defined]
         shares = decompose(block) if block.size else dict.fromkeys(TERMS, float("nan"))
         with_policy = sum(share for term, share in shares.items() if term.startswith("policy"))
-        rows.append(
+        found.append(
             {
                 "metric": metric,
                 "shares": shares,
@@ -85,7 +88,7 @@ def variance(conditions: Conditions) -> list[Row]:
                 "left_out": [grid.policies[p] for p in others if p not in defined],
             }
         )
-    return rows
+    return found
 
 
 def decompose(gains: Floats) -> dict[str, float]:

@@ -36,6 +36,17 @@ def metric_words(metric: str) -> str:
     return metric.replace("_", " ")
 
 
+def is_gpu(engine: str) -> bool:
+    """Tell whether an engine has the step times of a GPU; the others are toys.
+
+    Examples
+    --------
+    >>> is_gpu("llama-3.1-8b/h100_sxm"), is_gpu("constant_1ms")
+    (True, False)
+    """
+    return "/" in engine
+
+
 def engine_words(engine: str) -> str:
     """Return what an engine is called: by its GPU, where it has one.
 
