@@ -202,6 +202,7 @@ def main() -> None:
 def _warm_up(job: SimulationJob) -> None:
     """Compile and simulate once, so that forks find numba and the engine loaded and ready."""
     importlib.import_module("queuesmith.engine.agreement")  # for checks; a fork can open no file
+    situations(get_policy("fcfs"))
     compile_policy(load_text("warm_up", _usual_language(), Path("warm_up.py")), keep=False)
     fcfs = compile_policy(get_policy("fcfs"))
     for cell in job.cells[:1]:
