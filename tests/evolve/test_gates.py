@@ -514,7 +514,10 @@ def waiting_key(request, engine):
 #: Of good form, with 5,000 sines for each request in each step.
 SLOW_KEY = SLOW.replace(
     "return request.arrival_time\n", "return request.arrival_time + 1e-9 * f5(engine.now)\n"
-).replace("    return math.sin(x)", "    return " + "math.sin(x) + " * 20 + "math.sin(x)")
+).replace(
+    "    return math.sin(x)",
+    "    return " + "".join(f"math.sin(x + {k}.5) + " for k in range(20)) + "math.sin(x)",
+)
 
 
 @pytest.mark.parametrize("text", [ENDLESS, HIDDEN], ids=["always", "on small engines"])
