@@ -10,7 +10,7 @@ from queuesmith.engine.workload import Workload
 
 Floats = NDArray[np.float64]
 
-_TIMES = ("scheduled_ts", "first_token_ts", "last_token_ts", "aborted_ts")
+_TIMES = ("scheduled_ts", "first_token_ts", "last_token_ts", "aborted_ts", "rejected_ts")
 _COUNTS = ("num_output_tokens", "num_preemptions")
 _TOTALS = (
     "num_steps",
