@@ -22,6 +22,9 @@ num_windows = 8
 window_len = 150
 per_generation = 2
 
+[guards]
+tpot_mean = 0.25
+
 [search]
 generations = 2
 children = 6

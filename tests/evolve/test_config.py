@@ -20,6 +20,7 @@ from queuesmith.evolve.estimate import estimate
 from queuesmith.evolve.program import Program
 from queuesmith.evolve.proposers import make_control, make_proposer
 from queuesmith.evolve.traffic import freeze_windows, pick_windows, tuning_traffic, who_wins
+from queuesmith.evolve.tuning import make_scale
 from queuesmith.window_sets import WindowSet
 
 from .toy import CONFIG, toy_config
@@ -222,7 +223,7 @@ def test_picked_windows_differ_in_who_wins(tmp_path):
         ('classics = ["sjf"]', 'classics = ["sjf", "hrrn", "las", "edf"]'),
     )
     traffic = tuning_traffic(wide, freeze_windows(wide, tmp_path))
-    table = who_wins(traffic, wide.search.classics)
+    table = who_wins(traffic, wide.search.classics, make_scale(traffic))
     everything = list(range(12))
 
     picked = pick_windows(table, everything, 4)

@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import evaluate
+from queuesmith.evaluation.goals import MARGIN
+from queuesmith.evaluation.judge import gain_and_excess, search_score
+from queuesmith.evaluation.samples import Samples
 from queuesmith.evolve.bench import Bench, Measured
 from queuesmith.evolve.case import Case
+from queuesmith.evolve.cells import Cell, Configuration
 from queuesmith.evolve.diagnose import diagnose
 from queuesmith.evolve.nearest import rank_by_agreement, rank_by_times
 from queuesmith.evolve.payers import change, density, who_paid, worst_off
 from queuesmith.evolve.suggestions import configurations, lost_cells, suggest
-from queuesmith.evolve.tuning import Cell
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
-from queuesmith.score import MARGIN, Configuration, Sample, score
 
 from .told import CLASSICS, finished_run
 
@@ -58,6 +60,7 @@ def test_scores_of_cells_are_those_of_an_evaluation_of_each_window(case, longest
         config=config.engine.config,
         step_time=config.engine.step_time,
         output_length=config.output_length,
+        slo=config.slo,
         seed=config.windows.seed,
     )
     place = longest["classics"].index("sjf")
@@ -65,14 +68,15 @@ def test_scores_of_cells_are_those_of_an_evaluation_of_each_window(case, longest
     assert len(cells) == len(windows) * 2
 
     for cell in cells:
-        key = Configuration(cell["source"], cell["load"])
         samples = {}
         for name in ("fcfs", "mine", "sjf"):
-            pooled = found.samples[name, cell["load"]]
-            here = pooled.window == cell["window"]
-            samples[name] = {key: Sample(pooled.ttft[here], pooled.window[here])}
+            samples[name] = found.samples[name, cell["load"]]
+        alone = (samples["fcfs"].windows == cell["window"]).astype(np.int64)[None, :]
         for name, value in (("mine", cell["score"]), ("sjf", cell["scores"][place])):
-            assert value == pytest.approx(score(samples[name], samples["fcfs"], draws=0).value)
+            gain, excess = gain_and_excess(
+                samples[name], samples["fcfs"], config.goal, config.guards, alone
+            )
+            assert value == pytest.approx(search_score(gain, excess)[0])
 
 
 def test_every_cell_has_its_winners_and_wins_add_up(longest):
@@ -105,8 +109,11 @@ def test_the_candidate_leads_the_leaderboard_and_fcfs_is_nought(longest):
         fcfs = next(row for row in others if row["policy"] == "fcfs")
         assert fcfs["score"] == 0
         assert fcfs["mean_ratio"] == fcfs["p99_ratio"] == 1
-        scores = [row["score"] for row in others]
-        assert scores == sorted(scores, reverse=True)
+        broken = [row["broken_guards"] > 0 for row in others]
+        assert broken == sorted(broken)
+        for block in (True, False):
+            scores = [row["score"] for row in others if (row["broken_guards"] > 0) is block]
+            assert scores == sorted(scores, reverse=True)
 
 
 def test_a_diagnosis_is_the_same_for_any_number_of_threads(case, longest):
@@ -166,6 +173,12 @@ def test_density_does_not_depend_on_the_load(gaps, scale):
     assert density(times).min() >= 0
 
 
+def waits(times, window):
+    times = np.array(times, float)
+    unknown = np.zeros(len(times), np.int64)
+    return Samples(times, times, unknown, unknown, np.array(window))
+
+
 def hand_made(ttft, prompt_len, arrival_time):
     """A configuration of two windows, of which the second is listed first."""
     key = Configuration("here", "heavy")
@@ -183,8 +196,8 @@ def hand_made(ttft, prompt_len, arrival_time):
         workloads=workloads[::-1],
     )
     window = np.repeat([4, 9], half)
-    base = Measured(None, {key: Sample(np.ones(len(ttft)), window)}, {}, {})
-    return Measured(None, {key: Sample(ttft, window)}, {}, {}), base, traffic, key
+    base = Measured(None, {key: waits(np.ones(len(ttft)), window)}, {}, {}, None)
+    return Measured(None, {key: waits(ttft, window)}, {}, {}, None), base, traffic, key
 
 
 def test_quarters_by_hand():
@@ -252,7 +265,7 @@ def test_whoever_cannot_be_asked_is_last():
 def test_nearness_in_time_by_hand():
     key, window = Configuration("here", "heavy"), [0, 0]
     fcfs, mine, near, far = (
-        Measured(get_policy(name), {key: Sample(times, window)}, {}, {})
+        Measured(get_policy(name), {key: waits(times, window)}, {}, {}, None)
         for name, times in (
             ("fcfs", [2.0, 2.0]),
             ("las", [1.0, 4.0]),
@@ -293,13 +306,12 @@ def row(load="heavy", **changes):
         "score": 0.3,
         "mean_change": -0.4,
         "p99_change": -0.1,
-        "tail_violated": False,
-        "tail_reason": "",
+        "broken": [],
         "idle": False,
         "ttft_mean_fcfs": 2.0,
         "ttft_p99_fcfs": 3.0,
         "best_classic": best,
-        "kept_tail": [best],
+        "clean": [best],
         "paid": {"prompt": prompts},
         "best_classic_paid": {"prompt": prompts},
         **changes,
@@ -311,7 +323,7 @@ def diagnosis(tuning=None, validation=None, scores=(0.3, 0.3), wins=None, apart=
         return {
             "leaderboard": [
                 {"kind": "candidate", "score": value, "low": value - 0.1, "high": value + 0.1},
-                {"kind": "classic", "score": 0.2, "low": 0.1, "high": 0.3},
+                {"kind": "classic", "score": 0.2, "low": 0.1, "high": 0.3, "broken_guards": 0},
             ],
             "configurations": rows or [row()],
             "wins": wins or {"sjf": 2.0, "hrrn": 2.0},
@@ -334,42 +346,41 @@ def test_where_all_is_well_there_is_one_good_word():
     [said] = suggest(diagnosis())
 
     assert said["kind"] == "good"
-    assert "No classic is better" in said["text"]
-    assert "azure at heavy: mean TTFT -40 %" in said["text"]
+    assert "No classic that breaks no guard is better" in said["text"]
+    assert "azure at heavy: +0.300" in said["text"]
 
 
-def test_a_lost_tail_names_who_pays_who_keeps_it_and_a_bound():
+def test_a_broken_guard_names_who_pays_who_keeps_it_and_a_bound():
     paid = {
         "prompt": [
             quarter("the shortest prompts"),
             quarter("the longest prompts", p99=4.2, p99_fcfs=3.0, low=4000, high=9100),
         ]
     }
-    bad = row(p99_change=0.31, tail_violated=True, tail_reason="because", paid=paid)
+    bad = row(p99_change=0.31, broken=["because"], paid=paid)
     [said] = suggest(diagnosis(validation=[bad]))
 
-    assert said["kind"] == "tail"
-    assert "on azure at heavy (validation windows): p99 TTFT is 1.310 x" in said["text"]
-    assert "it is a violation (because)" in said["text"]
+    assert said["kind"] == "guard"
+    assert "Breaks 1 guard(s) on azure at heavy (validation windows): because" in said["text"]
     assert "the longest prompts (4,000 to 9,100 tokens) wait 1.40 x as long" in said["text"]
-    assert "hrrn keeps p99 there (1.00 x) with a mean of -30 % (-40 % here)" in said["text"]
+    assert "hrrn breaks none there and gains +0.200 (+0.300 here)" in said["text"]
     assert "has waited about 3.00 s" in said["text"]
     assert said["numbers"]["p99_ratio"] == pytest.approx(1.31)
     assert said["numbers"]["who"]["low"] == 4000
 
 
-@pytest.mark.parametrize(("p99_change", "told"), [(0.019, ["good"]), (0.021, ["tail"])])
-def test_a_tail_is_spoken_of_once_the_score_penalises_it(p99_change, told):
+@pytest.mark.parametrize(("p99_change", "told"), [(0.024, ["good"]), (0.026, ["guard"])])
+def test_a_tail_is_spoken_of_once_half_its_margin_is_used_up(p99_change, told):
     assert kinds(diagnosis(tuning=[row(p99_change=p99_change)])) == told
 
 
-def test_a_tail_lost_in_both_parts_is_told_once_and_violations_first():
-    slight, violated = row(p99_change=0.5), row("knee", p99_change=0.1, tail_violated=True)
+def test_a_guard_near_breaking_in_both_parts_is_told_once_and_broken_ones_first():
+    slight, violated = row(p99_change=0.5), row("knee", p99_change=0.1, broken=["because"])
     found = suggest(diagnosis(tuning=[slight, violated], validation=[slight, violated]))
 
     assert [(one["kind"], one["numbers"]["load"]) for one in found] == [
-        ("tail", "knee"),
-        ("tail", "heavy"),
+        ("guard", "knee"),
+        ("guard", "heavy"),
     ]
 
 
@@ -392,13 +403,13 @@ def test_a_loss_to_a_classic_names_who_gains_and_who_pays_for_it():
     )
 
 
-def test_a_loss_by_the_tail_alone_says_so():
+def test_a_loss_without_a_lower_mean_says_so():
     best = {"policy": "mlfq", "score": 0.5, "mean_ratio": 0.9, "p99_ratio": 1.0}
     lost = row(best_classic=best, p99_change=0.3, score=-0.2)
     found = suggest(diagnosis(tuning=[lost]))
 
-    assert [one["kind"] for one in found] == ["tail", "lost"]
-    assert "it is the tail that costs the score, 1.30 x" in found[1]["text"]
+    assert [one["kind"] for one in found] == ["guard", "lost"]
+    assert "Its mean TTFT is no lower" in found[1]["text"]
 
 
 @pytest.mark.parametrize(("less", "told"), [(0.009, "good"), (0.011, "lost")])
@@ -438,5 +449,5 @@ def test_each_configuration_is_spoken_of_by_its_worse_part():
 def test_last_come_first_served_is_found_to_starve(case):
     found = diagnose(case, policy(LCFS, "lcfs"), classics=CLASSICS, workers=1)
 
-    assert found["suggestions"][0]["kind"] == "tail"
-    assert "would cap what they pay" in found["suggestions"][0]["text"]
+    assert found["suggestions"][0]["kind"] == "guard"
+    assert "would limit what they pay" in found["suggestions"][0]["text"]

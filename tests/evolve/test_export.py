@@ -13,20 +13,19 @@ import pytest
 
 from queuesmith.errors import ConfigError
 from queuesmith.evolve import export
-from queuesmith.evolve.champion import samples
+from queuesmith.evolve.champion import make_reference, samples
 from queuesmith.evolve.config import read_config
-from queuesmith.evolve.export import FAILED, VIOLATION, evaluate
+from queuesmith.evolve.export import FAILED, evaluate
 from queuesmith.evolve.traffic import freeze_windows, tuning_traffic
 from queuesmith.evolve.tuning import make_scale
 from queuesmith.policies import get_policy
-from queuesmith.score import tail_violation
 
 from .hostile.cells import SLOW
 from .toy import CONFIG
 
 FAULT = "def waiting_key(request, engine):\n    return 1 / (request.priority * 0)\n"
 KEYS = {
-    *("combined_score", "score", "mean_gain", "p99_gain", "tail_violations", "tail_reasons"),
+    *("combined_score", "score", "goal", "broken_guards", "reasons", "gains", "guards"),
     *("per_window", "status", "error"),
 }
 
@@ -50,8 +49,12 @@ def test_fcfs_has_score_0_everywhere(folder, toy):
     answer = toy(folder / "fcfs.py")
 
     assert answer.keys() == KEYS
-    assert (answer["score"], answer["mean_gain"], answer["p99_gain"]) == (0.0, 0.0, 0.0)
-    assert (answer["combined_score"], answer["tail_violations"]) == (0.0, 0)
+    assert (answer["score"], answer["combined_score"], answer["broken_guards"]) == (0.0, 0.0, 0)
+    assert set(answer["gains"]) == {"ttft", "e2el", "slo", "goodput", "tpot"}
+    assert set(answer["gains"].values()) == {0.0}
+    for changes in answer["guards"].values():
+        assert {"ttft_p99", "e2el_mean", "itl_p99", "output_throughput"} <= changes.keys()
+        assert set(changes.values()) == {0.0}
     assert set(answer["per_window"].values()) == {0.0}
     assert (answer["status"], answer["error"]) == ("ok", "")
 
@@ -64,21 +67,17 @@ def test_the_answer_is_what_the_loop_would_say(folder, toy, tmp_path, name):
     results = traffic.measure(get_policy(name))
     standing = scale.stand(results, sorted(scale.sources))
     mine, fcfs = samples(scale, results), samples(scale, scale.reference)
-    tails = [tail_violation(mine[key], fcfs[key]) for key in mine]
+    beside = make_reference(scale).lay_beside(mine)
 
     answer = toy(folder / f"{name}.py")
 
-    assert answer["score"] == pytest.approx(standing.score)
+    assert answer["combined_score"] == pytest.approx(standing.score)
     assert list(answer["per_window"].values()) == pytest.approx(
         list(scale.cell_scores(results).values())
     )
-    assert answer["tail_violations"] == sum(tail.violated for tail in tails)
-    assert len(answer["tail_reasons"]) == answer["tail_violations"]
-    assert answer["combined_score"] == pytest.approx(
-        answer["score"] - VIOLATION * answer["tail_violations"]
-    )
+    assert answer["broken_guards"] == len(beside.broken) == len(answer["reasons"])
     (term,) = [math.log(fcfs[key].ttft.mean() / mine[key].ttft.mean()) for key in mine]
-    assert answer["mean_gain"] == pytest.approx(term)
+    assert answer["score"] == answer["gains"]["ttft"] == pytest.approx(term)
 
 
 @pytest.mark.parametrize(
@@ -199,4 +198,4 @@ def test_the_command_tells_a_bad_candidate_from_a_bad_configuration(folder, caps
     assert export.main([str(folder / "sjf.py"), "--config", "none.toml"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert export.main([str(folder / "sjf.py"), "--config", toy]) == 0
-    assert "tail violation(s)" in capsys.readouterr().out
+    assert "guard(s) broken" in capsys.readouterr().out

@@ -577,7 +577,7 @@ def test_an_estimate_is_what_the_worst_questions_cost():
 BRIEFING = Briefing(
     classics={"sjf": {"web 0 busy": 0.5, "web 1 busy": 0.1}, "fcfs": {"web 0 busy": 0.0}},
     parents={7: {"web 0 busy": 0.1, "web 1 busy": 0.2}},
-    tails={7: "p99 TTFT 3 s is above 2 s of fcfs (web at busy)"},
+    broken={7: "p99 TTFT 3 s is above 2 s of fcfs (web at busy)"},
     tried=("written by m: discard, -0.3 with 5 nodes",),
 )
 

@@ -223,7 +223,7 @@ def test_who_decides_alike_is_run_once(make_run, monkeypatch):
     assert sum(one.status == "ok" for one in search) == 2  # in later generations, too
 
 
-def test_whoever_violates_a_tail_is_scored_and_may_live_but_not_win(make_run, monkeypatch):
+def test_whoever_breaks_a_guard_is_scored_and_may_live_but_not_win(make_run, monkeypatch):
     """Last come, first served starves somebody; with enough reward for the mean it would win."""
     lcfs = "def waiting_key(request, engine):\n    return -request.arrival_time\n"
     near = "def waiting_key(request, engine):\n    return request.arrival_time + 1.0\n"
@@ -240,7 +240,7 @@ def test_whoever_violates_a_tail_is_scored_and_may_live_but_not_win(make_run, mo
 
     assert starving.score is not None
     assert not starving.clean
-    assert "is above" in starving.sentence
+    assert "of fcfs (azure_2023_code@model at heavy)" in starving.sentence
     assert fair.clean
     assert document["best"]["candidate"] == fair.number
     assert document["best"]["clean"]
@@ -317,7 +317,7 @@ def test_tails_are_kept_of_survivors_only(make_run):
     folder, _ = make_run()
     found = rows(
         folder,
-        "SELECT verdict, tail IS NULL, count(*) FROM scores JOIN candidates ON number = candidate "
+        "SELECT verdict, kept IS NULL, count(*) FROM scores JOIN candidates ON number = candidate "
         "GROUP BY 1, 2",
     )
 

@@ -21,7 +21,6 @@ from queuesmith.evolve.evolution import (
 )
 from queuesmith.evolve.gate import text_sha256
 from queuesmith.evolve.progress import (
-    fcfs_scale,
     generations,
     lineage,
     population,
@@ -29,6 +28,7 @@ from queuesmith.evolve.progress import (
     verdicts,
 )
 from queuesmith.evolve.traffic import tuning_traffic
+from queuesmith.evolve.tuning import make_scale
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 
@@ -51,7 +51,7 @@ def traffic(folder):
 
 @pytest.fixture(scope="module")
 def scale(traffic):
-    return fcfs_scale(traffic)
+    return make_scale(traffic)
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_the_champion_scores_in_its_diagnosis_what_the_run_said(document):
     row = document["diagnosis"]["parts"]["tuning"]["leaderboard"][0]
 
     assert row["score"] == pytest.approx(said["score"])
-    assert (row["tail_violations"] == 0) == said["clean"]
+    assert (row["broken_guards"] == 0) == said["clean"]
 
 
 def judged(sha256, *passed, spent=False):

@@ -120,7 +120,8 @@ def configuration(**changes):
     row = {
         "source": "a", "load": "heavy", "idle": False, "mean_change": -0.4, "ttft_mean_fcfs": 9.0,
     }  # fmt: skip
-    return {**row, **changes}
+    row |= changes
+    return {"goal_worse": row["mean_change"], **row}
 
 
 def held_out(*rows, score=2.0, best=0.9, tails=()):
@@ -129,7 +130,8 @@ def held_out(*rows, score=2.0, best=0.9, tails=()):
         "score": {"value": score},
         "best_classic": "sjf",
         "standings": [{"policy": "sjf", "score": best}],
-        "tail_violations": list(tails),
+        "broken_guards": list(tails),
+        "goal": "ttft",
     }
 
 

@@ -3,6 +3,7 @@
 import itertools
 import pickle
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,28 +11,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuesmith.config import EngineConfig
+from queuesmith.config import EngineConfig, Slo
+from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Result
 from queuesmith.engine.step_time import StepTime, get_preset
 from queuesmith.evaluation.evaluate import Load, evaluate
+from queuesmith.evaluation.goals import GOALS, GUARDS, Guard
+from queuesmith.evaluation.judge import gain_and_excess, search_score
+from queuesmith.evaluation.samples import pool
+from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.evolve.bounds import least_mean_ttft, least_rate, least_ttft
-from queuesmith.evolve.champion import samples
+from queuesmith.evolve.cells import (
+    TOTALS,
+    Cell,
+    CellResult,
+    Keep,
+    pooled,
+    samples_of,
+    tail_len,
+)
 from queuesmith.evolve.evaluator import SandboxEvaluator
 from queuesmith.evolve.sandbox import Outcome
 from queuesmith.evolve.tuning import (
-    Cell,
-    CellResult,
     Limit,
     Scale,
     StopRule,
     hopeless,
     make_scale,
     prepare_traffic,
-    tail_len,
 )
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy, policy_names
-from queuesmith.score import Configuration, Sample, score, tail_violation
 from queuesmith.traces import load_trace
+from queuesmith.traces.trace import Trace
 from queuesmith.windows import cut_windows
 
 PRESET = get_preset("llama-3.1-8b/h100_sxm")
@@ -63,104 +74,180 @@ def scale(traffic):
     return make_scale(traffic)
 
 
-def drawn_scale(rng, lengths=(300, 40, 200)):
-    """TTFTs drawn for three windows of two sources at two loads: scale, times by cell, FCFS's."""
-    sources = {0: "a", 1: "a", 2: "b"}
-    cells = tuple(Cell(window, load) for window in sources for load in ("heavy", "knee"))
-    length = tail_len(2 * max(lengths))
-    fcfs = {cell: rng.lognormal(0.0, 1.0, lengths[cell.window]) for cell in cells}
-    times = {cell: fcfs[cell] * rng.lognormal(-0.1, 0.5, lengths[cell.window]) for cell in cells}
-    reference = {cell: CellResult.of(fcfs[cell], length) for cell in cells}
-    least = {cell: CellResult.of(0.2 * times[cell], length) for cell in cells}
-    return Scale(cells, sources, length, reference, least), times, fcfs
+def drawn_results(rng, lengths=(300, 40, 200), factor=1.0, of=None):
+    """Results drawn for three windows of two sources at two loads: as runs, and what is kept.
 
-
-def as_samples(scale, times, windows):
-    pooled = {}
-    for cell in scale.cells:
-        if cell.window in windows:
-            key = Configuration(scale.sources[cell.window], cell.load)
-            pooled.setdefault(key, []).append((times[cell], cell.window))
-    return {
-        key: Sample(
-            np.concatenate([values for values, _ in parts]),
-            np.concatenate([np.full(len(values), window) for values, window in parts]),
+    With `of`, each request and each total is that of these results times about `factor`.
+    """
+    cells = [Cell(window, load) for window in SOURCES for load in ("heavy", "knee")]
+    found = {}
+    for cell in cells:
+        size = lengths[cell.window]
+        if of is None:
+            output = rng.integers(1, 30, size)
+            ttft, gap = rng.lognormal(0.0, 1.0, size), rng.lognormal(-4, 0.3, size)
+        else:
+            before = of[cell]
+            output = before.requests.output_len
+            ttft = before.requests.first_token_ts * factor * rng.lognormal(0.0, 0.3, size)
+            last = before.requests.last_token_ts - before.requests.first_token_ts
+            gap = last / np.maximum(output - 1, 1) * rng.lognormal(0.0, 0.1, size)
+        rows = np.zeros(size, RESULT_DTYPE).view(np.recarray)
+        rows.output_len, rows.first_token_ts = output, ttft
+        rows.last_token_ts = ttft + gap * (output - 1)
+        rows.prompt_len = 10
+        itl = np.histogram(np.repeat(gap, output - 1), ITL_EDGES)[0]
+        found[cell] = Result(
+            policy="drawn",
+            trace=Trace(np.zeros(size), rows.prompt_len, output),
+            requests=rows,
+            itl_counts=itl,
+            num_steps=9,
+            num_jumps=0,
+            num_computed_tokens=int(1e4 + rng.integers(0, 500)),
+            num_recomputed_tokens=int(rng.integers(0, 500)),
+            end_time=float(rows.last_token_ts.max()),
+            num_dropped=0,
         )
-        for key, parts in pooled.items()
+    return found
+
+
+SOURCES = {0: "a", 1: "a", 2: "b"}
+SLO = Slo(ttft=1.0, tpot=0.02)
+
+
+def alone_of(results):
+    return [np.full(len(one.requests), 0.5) for one in results.values()]
+
+
+def drawn_scale(rng, slo=SLO):
+    """Draw FCFS and a policy: the scale, what the policy's runs were, and FCFS's."""
+    fcfs = drawn_results(rng)
+    mine = drawn_results(rng, factor=float(rng.uniform(0.6, 1.1)), of=fcfs)
+    keep = Keep(tail_len(2 * 300), tuple(alone_of(fcfs)), slo)
+    kept = {cell: CellResult(keep(place, one)) for place, (cell, one) in enumerate(fcfs.items())}
+    least = {}
+    for place, (cell, one) in enumerate(mine.items()):
+        rows = one.requests.copy()
+        rows.first_token_ts = 0.5 * one.requests.first_token_ts
+        better = replace(
+            one,
+            requests=rows.view(np.recarray),
+            itl_counts=np.eye(1, len(ITL_EDGES) - 1, dtype=np.int64)[0] * one.itl_counts.sum(),
+            num_recomputed_tokens=0,
+        )
+        rows.last_token_ts = rows.first_token_ts + 0.5 * (
+            one.requests.last_token_ts - one.requests.first_token_ts
+        )
+        better = replace(better, end_time=float(rows.last_token_ts.max()))
+        least[cell] = CellResult(keep(place, better))
+    goal = GOALS["ttft"]
+    return Scale(tuple(fcfs), SOURCES, goal, GUARDS, slo, kept, least), keep, mine, fcfs
+
+
+def results_of(keep, runs):
+    return {cell: CellResult(keep(place, one)) for place, (cell, one) in enumerate(runs.items())}
+
+
+def as_samples(runs, windows, slo=SLO):
+    groups = {}
+    for cell, one in runs.items():
+        if cell.window in windows:
+            groups.setdefault((SOURCES[cell.window], cell.load), []).append((cell.window, one))
+    return {
+        key: pool(
+            [one for _, one in parts],
+            [np.full(len(one.requests), 0.5) for _, one in parts],
+            [window for window, _ in parts],
+            slo,
+        )
+        for key, parts in groups.items()
     }
 
 
-def results_of(scale, times):
-    return {cell: CellResult.of(times[cell], scale.tail_len) for cell in times}
+@given(seed=st.integers(0, 10_000), slo=st.sampled_from([None, SLO]))
+@settings(max_examples=40)
+def test_what_is_kept_gives_every_statistic_of_all_requests(seed, slo):
+    """Against `queuesmith.evaluation.statistics`: pooled, alone, and in draws of windows."""
+    _, keep, mine, _ = drawn_scale(np.random.default_rng(seed), slo)
+    results = results_of(keep, mine)
+    one = np.ones((1, 2), np.int64)
+    whole = as_samples(mine, [0, 1], slo)["a", "heavy"]
+    group = [results[Cell(0, "heavy")], results[Cell(1, "heavy")]]
+
+    found = pooled([group], has_slo=slo is not None)
+    filled = samples_of(list(enumerate(group)), has_slo=slo is not None)
+
+    weights = np.array([[1, 1], [2, 0], [0, 2]])
+    assert found.keys() - {"num_requests"} == STATISTICS.keys()
+    for name, statistic in STATISTICS.items():
+        (expected,) = statistic.values(whole, one)
+        assert found[name][0] == pytest.approx(expected, rel=1e-12, nan_ok=True), name
+        np.testing.assert_allclose(
+            statistic.values(filled, weights), statistic.values(whole, weights), rtol=1e-9
+        )
+    for cell, result in results.items():
+        again = CellResult.unpack(result.pack())
+        assert np.array_equal(again.values, result.values), cell
 
 
-@given(seed=st.integers(0, 10_000), windows=st.sets(st.integers(0, 2), min_size=1))
+@given(
+    seed=st.integers(0, 10_000),
+    windows=st.sets(st.integers(0, 2), min_size=1),
+    goal=st.sampled_from(sorted(GOALS)),
+)
 @settings(max_examples=60)
-def test_the_score_from_means_and_tails_is_the_score(seed, windows):
-    scale, times, fcfs = drawn_scale(np.random.default_rng(seed))
+def test_the_fitness_is_that_of_all_requests(seed, windows, goal):
+    """Against `gain_and_excess`, which pools the requests themselves."""
+    scale, keep, mine, fcfs = drawn_scale(np.random.default_rng(seed))
+    scale = replace(scale, goal=GOALS[goal])
     windows = sorted(windows)
 
-    standing = scale.stand(results_of(scale, times), windows)
+    def fitness(chosen):
+        ours, theirs = (as_samples(runs, chosen) for runs in (mine, fcfs))
+        gains, excesses = [], []
+        for key, one in ours.items():
+            weights = np.ones((1, len(one.windows)), np.int64)
+            gain, excess = gain_and_excess(one, theirs[key], scale.goal, GUARDS, weights)
+            gains.append(gain[0])
+            excesses.append(excess[0])
+        return search_score(np.mean(gains), max(excesses)), max(excesses)
 
-    whole = score(as_samples(scale, times, windows), as_samples(scale, fcfs, windows), draws=0)
-    assert standing.score == pytest.approx(whole.value, abs=1e-12)
+    standing = scale.stand(results_of(keep, mine), windows)
+
+    expected, excess = fitness(windows)
+    assert standing.score == pytest.approx(expected, abs=1e-9)
+    assert standing.clean == (excess < 1)
     for window, alone in zip(windows, standing.window_scores, strict=True):
-        mine, theirs = (as_samples(scale, of, [window]) for of in (times, fcfs))
-        assert alone == pytest.approx(score(mine, theirs, draws=0).value, abs=1e-12)
+        assert alone == pytest.approx(fitness([window])[0], abs=1e-9)
 
 
-@given(seed=st.integers(0, 10_000))
-@settings(max_examples=20)
-def test_intervals_and_tails_from_what_is_kept_are_those_of_all_times(seed):
-    scale, times, fcfs = drawn_scale(np.random.default_rng(seed))
-    kept, base = samples(scale, results_of(scale, times)), samples(scale, scale.reference)
-    whole, whole_base = (as_samples(scale, of, [0, 1, 2]) for of in (times, fcfs))
+@pytest.mark.parametrize(
+    ("longer", "score", "clean"),
+    [(1.0, 0.0, True), (1.02, 0.0, True), (1.0375, -0.5, True), (1.06, -1.0, False)],
+)
+def test_a_search_is_warned_from_half_of_a_margin_on(longer, score, clean):
+    """p99 TTFT has a margin of 5 %; the mean is as it was."""
+    scale, keep, _, fcfs = drawn_scale(np.random.default_rng(3))
+    scale = replace(scale, guards=(Guard("ttft_p99", 0.05),))
+    results = results_of(keep, fcfs)
+    for cell, one in results.items():
+        values = one.values.copy()
+        tails = values[len(TOTALS) + len(ITL_EDGES) - 1 :].reshape(3, -1)
+        tails[0] *= longer
+        results[cell] = CellResult(values)
 
-    ours, theirs = (score(*pair, draws=300) for pair in ((kept, base), (whole, whole_base)))
+    standing = scale.stand(results, [0, 1, 2])
 
-    for name in ("value", "low", "high"):
-        expected = getattr(theirs, name)
-        assert getattr(ours, name) == pytest.approx(expected, abs=1e-9, nan_ok=True)
-    for key in whole:
-        tail = tail_violation(kept[key], base[key], draws=300)
-        assert tail.reason == tail_violation(whole[key], whole_base[key], draws=300).reason
-
-
-@given(seed=st.integers(0, 10_000))
-@settings(max_examples=60)
-def test_whoever_violates_a_tail_is_not_clean(seed):
-    """`Standing` leaves chance out, so some that it calls unclean pass the full test."""
-    rng = np.random.default_rng(seed)
-    scale, times, fcfs = drawn_scale(rng)
-    cell = scale.cells[int(rng.integers(len(scale.cells)))]
-    times[cell][int(rng.integers(len(times[cell])))] += rng.uniform(0, 30)
-
-    standing = scale.stand(results_of(scale, times), [0, 1, 2])
-
-    whole, base = (as_samples(scale, of, [0, 1, 2]) for of in (times, fcfs))
-    violated = any(tail_violation(whole[key], base[key], draws=200).violated for key in whole)
-    assert standing.clean or standing.reason
-    assert not (violated and standing.clean)
-
-
-@pytest.mark.parametrize(("longer", "clean"), [(1.0, True), (1.035, True), (1.045, False)])
-def test_a_search_may_use_up_only_part_of_what_a_tail_may_be_longer(longer, clean):
-    """1.045 is within the limit of a tail violation, and too near to it for other windows."""
-    scale, _, fcfs = drawn_scale(np.random.default_rng(3))
-    times = {cell: longer * seconds for cell, seconds in fcfs.items()}
-
-    standing = scale.stand(results_of(scale, times), [0, 1, 2])
-
-    whole, base = (as_samples(scale, of, [0, 1, 2]) for of in (times, fcfs))
-    assert not any(tail_violation(whole[key], base[key], draws=200).violated for key in whole)
+    assert standing.score == pytest.approx(score, abs=1e-9)
     assert standing.clean is clean
 
 
 @given(seed=st.integers(0, 10_000), num_known=st.integers(0, 6))
 @settings(max_examples=100)
 def test_no_candidate_gets_better_than_its_bound(seed, num_known):
-    scale, times, _ = drawn_scale(np.random.default_rng(seed))
-    results = results_of(scale, times)
+    scale, keep, mine, _ = drawn_scale(np.random.default_rng(seed))
+    results = results_of(keep, mine)
     known = dict(itertools.islice(results.items(), num_known))
 
     bound, final = scale.bound(known, [0, 1, 2]), scale.stand(results, [0, 1, 2])
@@ -172,19 +259,23 @@ def test_no_candidate_gets_better_than_its_bound(seed, num_known):
 @given(seed=st.integers(0, 10_000), asked=st.floats(-3, 3))
 @settings(max_examples=60)
 def test_only_the_hopeless_are_stopped(seed, asked):
-    scale, times, _ = drawn_scale(np.random.default_rng(seed))
+    scale, keep, mine, _ = drawn_scale(np.random.default_rng(seed))
     rule = pickle.loads(pickle.dumps(StopRule(scale)))  # as a child process has it
     cells, limit = list(range(6)), Limit(asked, asked + 0.5)
-    final = scale.stand(results_of(scale, times), [0, 1, 2])
-    ordered = [times[cell] for cell in scale.cells]
+    results = results_of(keep, mine)
+    final = scale.stand(results, [0, 1, 2])
+    ordered = [results[cell].values for cell in scale.cells]
 
-    stops = [rule(cells, ordered[:count], limit) for count in range(7)]
+    stops = [rule(cells, ordered[:count], limit) for count in range(1, 7)]
 
-    assert not stops[6]  # nothing is left to be saved
-    assert stops[:6] == sorted(stops[:6])  # once hopeless, always hopeless
+    assert not stops[5]  # nothing is left to be saved
+    at_ends = [stops[place] for place in (1, 3)]  # of a window: only there it looks
+    assert at_ends == sorted(at_ends)  # once hopeless, always hopeless
+    assert not stops[0]
+    assert not stops[2]
     if any(stops):
         assert hopeless(final, limit)
-    assert not any(rule(cells, ordered[:count], Limit()) for count in range(7))
+    assert not any(rule(cells, ordered[:count], Limit()) for count in range(1, 7))
 
 
 def test_cells_are_those_of_evaluate(traffic):
@@ -207,7 +298,9 @@ def test_cells_are_those_of_evaluate(traffic):
         pooled = evaluation.samples["edf", cell.load]
         times = pooled.ttft[pooled.window == cell.window]
         assert result.mean == pytest.approx(times.mean(), rel=1e-12)
-        assert np.array_equal(result.tail, np.sort(times)[-len(result.tail) :])
+        tail = result.tails[0]
+        tail = tail[tail > 0]
+        assert np.array_equal(tail, np.sort(times)[-len(tail) :])
 
 
 def test_the_heaviest_load_of_a_window_runs_first(traffic):
@@ -235,12 +328,16 @@ def test_no_policy_beats_physics(name, budget):
         mean = least_mean_ttft(workload, config, PRESET.step_time)
         assert (alone > 0).all()
         assert mean > 0
+    scale = make_scale(traffic)
     for policy in policy_names():
-        for cell, workload in zip(traffic.cells, traffic.workloads, strict=True):
-            result = traffic.measure(get_policy(policy))[cell]
-            alone = np.sort(least_ttft(workload, config, PRESET.step_time))
-            assert (result.tail >= alone[-len(result.tail) :]).all()
-            assert result.mean >= least_mean_ttft(workload, config, PRESET.step_time)
+        results = traffic.measure(get_policy(policy))
+        for cell, least in scale.least.items():
+            mine = results[cell]
+            assert (mine.tails >= least.tails).all(), policy
+            found, bound = pooled([[mine]]), pooled([[least]])
+            for name, statistic in STATISTICS.items():
+                worse = statistic.worse(found[name][0] - bound[name][0])
+                assert worse >= -1e-9 * abs(bound[name][0]), (policy, name)
 
 
 def test_the_bound_on_the_mean_is_worth_having():
@@ -321,8 +418,8 @@ def test_the_bound_on_the_mean_is_the_best_of_all_schedules(jobs):
 class Liar:
     """A sandbox whose candidates all stop after one cell."""
 
-    def __init__(self, scale, times):
-        self.scale, self.times = scale, times
+    def __init__(self, scale, results):
+        self.scale, self.results = scale, results
 
     def __enter__(self):
         return self
@@ -331,15 +428,16 @@ class Liar:
         pass
 
     def run(self, texts, *, cells, limits):
-        first = self.times[self.scale.cells[cells[0]]]
+        first = self.results[self.scale.cells[cells[0]]].values
         return (Outcome("ok", "", (first,), "", 0.1) for _ in texts)
 
 
 def test_who_stops_without_having_to_is_not_believed():
-    scale, times, _ = drawn_scale(np.random.default_rng(1))
-    bound = scale.bound(results_of(scale, dict([next(iter(times.items()))])), [0, 1, 2]).score
+    scale, keep, mine, _ = drawn_scale(np.random.default_rng(1))
+    results = results_of(keep, mine)
+    bound = scale.bound(dict([next(iter(results.items()))]), [0, 1, 2]).score
     with ExitStack() as stack:
-        evaluator = SandboxEvaluator(Liar(scale, times), scale, stack)
+        evaluator = SandboxEvaluator(Liar(scale, results), scale, stack)
         limits = [Limit(bound + 1, bound + 1), Limit(bound - 1, bound - 1), Limit()]
 
         found = list(evaluator.evaluate(["a", "b", "c"], [0, 1, 2], limits))

@@ -1,8 +1,13 @@
 """Policies on all windows and loads of a run, part by part; and how one stands beside another.
 
+Known policies run in this process; candidates in child processes, which see no other windows than
+those that the candidate is to serve.
+
 Held-out windows are served only once their opening is in the ledger.
 """
 
+import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,12 +21,16 @@ from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
 from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import Preset
+from queuesmith.errors import CandidateError
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.judge import REFERENCE, Change
 from queuesmith.evaluation.samples import Samples, pool
 from queuesmith.evolve.cells import Configuration
 from queuesmith.evolve.config import EvolveConfig
 from queuesmith.evolve.ledger import HeldOut, Opening
+from queuesmith.evolve.runs import ReadRuns, read_run
+from queuesmith.evolve.sandbox import Cell as SandboxCell
+from queuesmith.evolve.sandbox import Sandbox, SimulationJob
 from queuesmith.evolve.standing import Beside, Difference, Reference, guard_rows, less, tell
 from queuesmith.evolve.tuning import Traffic, prepare_traffic
 from queuesmith.metrics import queued_time
@@ -82,6 +91,7 @@ class Bench:
         self._parts: dict[tuple[str, str], Traffic] = {}
         self._measured: dict[tuple[str, str, str], Measured] = {}
         self._references: dict[tuple[str, str], Reference] = {}
+        self._sandbox: Sandbox | None = None
         self._opened = ""
 
     @property
@@ -156,6 +166,63 @@ class Bench:
         # The same text may be measured under two names.
         found = [self._measured[part, preset.name, policy.sha256] for policy in policies]
         return [replace(one, policy=policy) for one, policy in zip(found, policies, strict=True)]
+
+    def candidate(self, policy: Policy, part: str, engine: Preset | None = None) -> Measured:
+        """Run a policy that may be anyone's, in a child process within the limits.
+
+        Raises
+        ------
+        CandidateError
+            If it does not come to the end of every window within them.
+        """
+        preset = engine or self.config.engine
+        key = part, preset.name, policy.sha256
+        if key not in self._measured:
+            traffic = self.part(part, engine)
+            shown = part.replace("_", "-")
+            self._progress(f"{policy.name} on {shown} windows, {preset.name}")
+            order = [index for _, index in _cells(traffic)]
+            cells = tuple(
+                SandboxCell(traffic.workloads[index], traffic.config, traffic.step_time)
+                for index in order
+            )
+            (outcome,) = self.fenced(cells).run([policy.source])
+            if outcome.status != "ok":
+                raise CandidateError(
+                    f"{outcome.status} on {shown} windows, {preset.name}: {outcome.reason}"
+                )
+            runs = [
+                read_run(values, traffic.workloads[index], policy.name)
+                for index, values in zip(order, outcome.values, strict=True)
+            ]
+            self._measured[key] = self._pool(policy, part, engine, runs)
+        return replace(self._measured[key], policy=policy)
+
+    def situations(self, policy: Policy) -> list[dict[str, Any]]:
+        """Ask whom a candidate admits first in typical queues; nothing where it does not say."""
+        traffic = self.part("tuning")
+        cell = SandboxCell(traffic.workloads[0], traffic.config, traffic.step_time)
+        asked = self.fenced((cell,)).ask(policy.source, "situations")
+        rows: list[dict[str, Any]] = json.loads(asked.told) if asked.status == "ok" else []
+        return rows
+
+    def fenced(self, cells: tuple[SandboxCell, ...]) -> Sandbox:
+        """Return child processes that hold some cells, and run whole candidates on them."""
+        read = ReadRuns(tuple(len(cell.workload.row) for cell in cells))
+        job = SimulationJob(cells, given_read=read)
+        if self._sandbox is None:
+            limits = self.config.sandbox
+            sandbox = Sandbox(
+                job,
+                cpu_seconds=limits.cpu_seconds,
+                memory_mib=limits.memory_mib,
+                wall_seconds=limits.wall_seconds,
+            )
+            self._sandbox = sandbox.__enter__()
+            weakref.finalize(self, sandbox.close)
+        elif self._sandbox.job.cells != cells:
+            self._sandbox.renew(job)
+        return self._sandbox
 
     def _pool(
         self, policy: Policy, part: str, engine: Preset | None, runs: Sequence[Result]

@@ -96,7 +96,8 @@ def least_result(
     Notes
     -----
     Every output token after the first takes a step of its own, of at least its fixed seconds.
-    Where clients give up, a policy may leave out whom it likes, and nothing is certain but 0.
+    Where clients give up or are turned away, a policy may leave out whom it likes, and nothing is
+    certain but 0.
     """
     outputs = workload.output_len
     totals = dict.fromkeys(TOTALS, 0.0)
@@ -110,8 +111,10 @@ def least_result(
     totals["num_computed_tokens"] = float((workload.trace.prompt_len + gaps).sum())
     tails = [np.zeros(keep.tail_len)] * len(LATENCIES)
     step = 0.0
-    if not np.isfinite(workload.abort_time).any():
-        step = (step_time.a + step_time.host_overhead) * (1 - ROUNDING)
+    limits = config.max_num_queued_reqs, config.max_num_queued_tokens
+    if limits == (None, None) and not np.isfinite(workload.abort_time).any():
+        is_async = config.async_scheduling
+        step = min(step_time.shortest(is_async), step_time.fixed(is_async)[0]) * (1 - ROUNDING)
         first = least_ttft(workload, config, step_time)
         last = first + gaps * step
         per_token = np.full(numbers["tpot"], step)

@@ -16,14 +16,15 @@ its runs, as float64, or a reason.
 """
 
 import gc
+import importlib
 import json
 import os
 import pickle
 import signal
 import struct
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,15 +40,18 @@ from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload
 from queuesmith.errors import QueuesmithError
 from queuesmith.evolve import containment
+from queuesmith.evolve.behaviour import behaviour
 from queuesmith.evolve.containment import ANSWERED, Ended, Limits, ParentGone, contained
+from queuesmith.evolve.situations import situations
 from queuesmith.metrics import ttft
-from queuesmith.policies import get_policy
+from queuesmith.policies import Policy, get_policy
 from queuesmith.policies.policy import load_text
+from queuesmith.testing import check_policy
 
 #: The first byte of an answer.
-SERVED, FAULT, OUT_OF_MEMORY = b"s", b"f", b"m"
-#: Bytes of an answer's reason.
-MAX_REASON = 2_000
+SERVED, FAULT, OUT_OF_MEMORY, TOLD = b"s", b"f", b"m", b"t"
+#: Bytes of an answer's reason, and of the answer to a question.
+MAX_REASON, MAX_TOLD = 2_000, 20_000
 
 LENGTH = struct.Struct("<I")  # of the message that follows
 ENDED = struct.Struct("<BBdI")  # how, code, CPU seconds, peak MiB; then the answer
@@ -103,11 +107,28 @@ class ReadTtft:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One candidate, and what it is to serve."""
+    """One candidate, and what it is to serve; or a question about it, of `QUESTIONS`."""
 
     text: str
     numbers: tuple[int, ...]
     limit: Any = None
+    question: str = ""
+
+
+def _checks(policy: Policy) -> str:
+    return json.dumps(list(check_policy(policy).checks))
+
+
+def _situations(policy: Policy) -> str:
+    return json.dumps([asdict(one) for one in situations(policy)])
+
+
+#: What can be asked about a policy, whose hooks then run in plain Python.
+QUESTIONS: Mapping[str, Callable[[Policy], str]] = {
+    "behaviour": behaviour,
+    "checks": _checks,
+    "situations": _situations,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +201,8 @@ def main() -> None:
 
 def _warm_up(job: SimulationJob) -> None:
     """Compile and simulate once, so that forks find numba and the engine loaded and ready."""
+    importlib.import_module("queuesmith.engine.agreement")  # for checks; a fork can open no file
+    situations(get_policy("fcfs"))
     compile_policy(load_text("warm_up", _usual_language(), Path("warm_up.py")), keep=False)
     fcfs = compile_policy(get_policy("fcfs"))
     for cell in job.cells[:1]:
@@ -211,6 +234,8 @@ def _serve(job: SimulationJob, request: Request) -> bytes:
     """Compile a candidate and simulate it: the answer of a fork."""
     try:
         policy = load_text("candidate", request.text, Path("candidate.py"))
+        if request.question:
+            return TOLD + QUESTIONS[request.question](policy).encode()
         compiled = compile_policy(policy, keep=False)  # nothing of what strangers wrote stays
         values: list[NDArray[np.float64]] = []
         read = job.read

@@ -4,12 +4,13 @@
 been passed.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from queuesmith.engine.step_time import Preset
-from queuesmith.errors import CandidateError, PolicyError
+from queuesmith.errors import CandidateError
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.judge import MIN_WINDOWS
 from queuesmith.evolve.bench import (
@@ -22,11 +23,17 @@ from queuesmith.evolve.bench import (
 )
 from queuesmith.evolve.form import check_form
 from queuesmith.evolve.gate import Gate, make_gate, not_run
-from queuesmith.evolve.sandbox import Cell, Sandbox, SimulationJob
+from queuesmith.evolve.runs import read_run
+from queuesmith.evolve.sandbox import Cell
 from queuesmith.evolve.standing import Difference
-from queuesmith.evolve.stress import differs_from_fcfs, idle_windows, largest_wait, stress_windows
+from queuesmith.evolve.stress import (
+    differs_from,
+    idle_windows,
+    largest_wait,
+    run_fcfs,
+    stress_windows,
+)
 from queuesmith.policies import Policy
-from queuesmith.testing import check_policy
 
 #: What a policy is held against: every single policy that could be deployed. ``aged_sjf`` has one
 #: number that must fit the load, so it is taken from 1 ms to 0.1 s per token of the prompt.
@@ -59,39 +66,38 @@ def form(text: str) -> Gate:
 
 
 def behaviour(policy: Policy, bench: Bench) -> Gate:
-    """G1: it ends, does the same again, starves nobody, and is FCFS where nobody queues.
-
-    Until it is known to end it runs in child processes, within the configuration's limits.
-    """
-    config, limits = bench.config, bench.config.sandbox
+    """G1: it ends, does the same again, starves nobody, and is FCFS where nobody queues."""
+    config = bench.config
     engine = config.engine.config, config.engine.step_time
     stress = stress_windows(*engine, config.output_length)
     idle = idle_windows(*engine, config.output_length)
-    job = SimulationJob(tuple(Cell(window.workload, *engine) for window in [*stress, *idle]))
-    with Sandbox(
-        job,
-        workers=1,
-        cpu_seconds=limits.cpu_seconds,
-        memory_mib=limits.memory_mib,
-        wall_seconds=limits.wall_seconds,
-    ) as sandbox:
-        first, again = sandbox.run([policy.source, policy.source])
+    everything = [*stress, *idle]
+    cells = tuple(Cell(window.workload, *engine) for window in everything)
+    first, again = bench.fenced(cells).run([policy.source, policy.source])
     for outcome in (first, again):
         if outcome.status != "ok":
             reason = f"{outcome.status} on the stress windows: {outcome.reason}"
             return make_gate("G1", False, reason, status=outcome.status)
     if first.behaviour != again.behaviour:
         return make_gate("G1", False, "two runs of the same windows differ", runs=[first.behaviour])
-    try:
-        checks = check_policy(policy).checks
-    except PolicyError as error:
-        return make_gate("G1", False, str(error), behaviour=first.behaviour)
-    waits = [largest_wait(window, policy, *engine) for window in stress]
-    busy = [window.name for window in idle if differs_from_fcfs(window, policy, *engine)]
+    asked = bench.fenced(cells).ask(policy.source, "checks")
+    if asked.status != "ok":
+        reason = asked.reason if asked.status == "fault" else f"{asked.status}: {asked.reason}"
+        return make_gate("G1", False, reason, behaviour=first.behaviour)
+    checks = json.loads(asked.told)
+    runs = {
+        window.name: (
+            read_run(values, window.workload, policy.name),
+            run_fcfs(window, *engine),
+        )
+        for window, values in zip(everything, first.values, strict=True)
+    }
+    waits = [largest_wait(window, *runs[window.name]) for window in stress]
+    busy = [window.name for window in idle if differs_from(*runs[window.name])]
     worst = max(waits, key=lambda wait: wait.ratio)
     saw = {
         "behaviour": first.behaviour,
-        "checks": list(checks),
+        "checks": checks,
         "waits": [{**asdict(wait), "ratio": wait.ratio} for wait in waits],
         "idle_windows": {window.name: window.name not in busy for window in idle},
     }
@@ -113,7 +119,7 @@ def behaviour(policy: Policy, bench: Bench) -> Gate:
 
 def tuning(policy: Policy, bench: Bench) -> Gate:
     """G2: it beats FCFS where the search has looked."""
-    mine = bench.measure([policy], "tuning")[0]
+    mine = bench.candidate(policy, "tuning")
     gain = Difference.of(mine.beside.gain)
     word = "beats" if gain.sure else "does not surely beat"
     return make_gate(
@@ -139,7 +145,7 @@ def physics(policy: Policy, bench: Bench, classics: Sequence[Policy]) -> Gate:
     if second is None:
         return not_run("G5", "the configuration names no second_engine")
     before, best, _ = _beside_classics(policy, bench, "validation", classics)
-    mine = bench.measure([policy], "validation", second)[0]
+    mine = bench.candidate(policy, "validation", second)
     rival = bench.measure([best.policy], "validation", second)[0]
     gain, beyond = Difference.of(mine.beside.gain), difference(mine, rival)
     turned = _reversed(before, mine)
@@ -180,7 +186,7 @@ def _beside_classics(
     policy: Policy, bench: Bench, part: str, classics: Sequence[Policy]
 ) -> tuple[Measured, Measured, list[dict[str, Any]]]:
     """Measure a policy, and the best of FCFS and those classics that break no guard."""
-    mine = bench.measure([policy], part)[0]
+    mine = bench.candidate(policy, part)
     others = [one for one in bench.measure(classics, part) if one.policy.sha256 != policy.sha256]
     everyone = [bench.fcfs(part), *others]
     table = standings(everyone)  # FCFS breaks none, so that the first one does not either

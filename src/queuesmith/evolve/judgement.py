@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from queuesmith._version import __version__
-from queuesmith.errors import ConfigError, did_you_mean
+from queuesmith.errors import CandidateError, ConfigError, did_you_mean
 from queuesmith.evolve import gates, real, rivals
 from queuesmith.evolve.bench import Bench
 from queuesmith.evolve.case import Case
 from queuesmith.evolve.form import check_form
-from queuesmith.evolve.gate import GATES, Gate, not_run, text_sha256
+from queuesmith.evolve.gate import GATES, Gate, make_gate, not_run, text_sha256
 from queuesmith.evolve.ledger import HeldOut, Ledger
 from queuesmith.policies import Policy, get_policy
 from queuesmith.policies.policy import load_text
@@ -44,6 +44,8 @@ class Judgement:
         Whether the held-out windows had been opened before.
     through : str
         The last gate that was asked for.
+    does : sequence of mapping
+        Whom it admits first in typical queues, once the held-out windows were opened.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Judgement:
     ledger: Sequence[Mapping[str, Any]] = ()
     spent: bool = False
     through: str = CLOSED
+    does: Sequence[Mapping[str, Any]] = ()
 
     @property
     def passed(self) -> bool:
@@ -218,14 +221,18 @@ def judge(
         elif number == "G6":
             gate, was_spent = _open(case, bench, _load(name, text), others, ledger, spent)
         else:
-            gate = _try(number, _load(name, text), case, bench, others, measured)
+            try:
+                gate = _try(number, _load(name, text), case, bench, others, measured)
+            except CandidateError as error:
+                gate = make_gate(number, False, str(error))
         tried.append(gate)
         show(gate)
         if not gate.passed and not go_on:
             break
     seen = any(gate.gate == "G6" and gate.passed is not None for gate in tried)
     about = ledger.about(held_out) if seen else []
-    return Judgement(name, text, case, tuple(tried), competition, about, was_spent, through)
+    does = bench.situations(_load(name, text)) if seen else []
+    return Judgement(name, text, case, tuple(tried), competition, about, was_spent, through, does)
 
 
 def _try(
@@ -274,7 +281,10 @@ def _open(
         spent=spent,
     )
     bench.unlock(opening)
-    gate = gates.held_out(policy, bench, classics)
+    try:
+        gate = gates.held_out(policy, bench, classics)
+    except CandidateError as error:
+        gate = make_gate("G6", False, str(error))
     ledger.close(
         opening,
         {
@@ -282,7 +292,7 @@ def _open(
             "policy_sha256": policy.sha256,
             "passed": gate.passed,
             "sentence": gate.sentence,
-            "score": gate.saw["score"]["value"],
+            "score": gate.saw["score"]["value"] if gate.saw else None,
         },
     )
     return gate, opening.spent

@@ -85,7 +85,7 @@ class Loop:
     check_form : callable
         Raises `PolicyError` for a text that must not be compiled.
     behaviour : callable
-        Text to a hash that is equal for texts that decide alike; empty if it cannot tell.
+        Proposal to a hash that is equal for texts that decide alike; empty if it cannot tell.
     progress : callable, optional
         Called after every candidate and every generation.
     """
@@ -100,7 +100,7 @@ class Loop:
         proposers: Sequence[tuple[Share, Proposer]],
         control: Proposer,
         check_form: Callable[[str], None],
-        behaviour: Callable[[str], str],
+        behaviour: Callable[[Proposal], str],
         progress: Callable[[Progress], None] = lambda _: None,
     ) -> None:
         self.config, self.archive, self.scale = config, archive, scale
@@ -345,7 +345,7 @@ class Loop:
                 if accepted == wanted:
                     continue  # more than asked for
                 text_sha256 = hashlib.sha256(proposal.text.encode(errors="replace")).hexdigest()
-                behaviour, problem = self._behaviour(proposal.text)
+                behaviour, problem = self._behaviour(proposal)
                 twin = known.get(text_sha256) or (known.get(behaviour) if behaviour else None)
                 number = writer.add(
                     seed,
@@ -369,11 +369,11 @@ class Loop:
                 if behaviour:
                     known.setdefault(behaviour, number)
 
-    def _behaviour(self, text: str) -> tuple[str, str]:
+    def _behaviour(self, proposal: Proposal) -> tuple[str, str]:
         """Return a text's behaviour, or what is wrong with its form."""
         try:
-            self.check_form(text)
-            return self.behaviour(text), ""
+            self.check_form(proposal.text)
+            return self.behaviour(proposal), ""
         except PolicyError as error:
             return "", " ".join(str(error).split()) or "it is no policy"
 

@@ -3,9 +3,7 @@
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,6 @@ from queuesmith import numbers
 from queuesmith.evaluation.goals import GOALS, MARGIN, guard_label
 from queuesmith.evolve.gate import GATES
 from queuesmith.evolve.judgement import Judgement
-from queuesmith.evolve.situations import situations
-from queuesmith.policies.policy import load_text
 from queuesmith.window_sets import PARTS
 
 #: What the numbers may depend on, besides this package.
@@ -34,14 +30,12 @@ def proof(judgement: Judgement, command: str) -> dict[str, Any]:
     command : str
         That makes the sheet again.
     """
-    name, text = judgement.name, judgement.text
-    policy = load_text(name, text, Path(f"{name}.py"))
     document = judgement.document()
     gates = {gate["gate"]: gate for gate in document["gates"]}
     return {
         **document,
         "schema": "queuesmith.proof/1",
-        "does": [asdict(one) for one in situations(policy)],
+        "does": list(judgement.does),
         "aims": _aims(gates["G6"]["saw"]) if judgement.opened else [],
         "command": command,
         "versions": {

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.evolve.bench import Bench
 from queuesmith.evolve.gate import Gate, finite, make_gate, not_run, text_sha256
 from queuesmith.evolve.standing import Difference
-from queuesmith.policies import Policy, get_policy
+from queuesmith.policies import Policy
 from queuesmith.stats.intervals import Draws
 
 #: Seeds of search and control that it takes.
@@ -59,11 +58,12 @@ def control(
         for pair in pairs
     ]
     short = [pair.seed for pair in pairs if pair.control_evaluations < pair.search_evaluations]
-    mine = bench.measure([policy], "validation")[0].beside.gain
+    mine = bench.candidate(policy, "validation").beside.gain
 
     def draws(text: str, name: str) -> NDArray[np.float64]:
-        found = load(name, text) if text else get_policy(REFERENCE)
-        beside = bench.measure([found], "validation")[0].beside
+        fcfs = bench.fcfs("validation")
+        found = bench.candidate(load(name, text), "validation") if text else fcfs
+        beside = found.beside
         return beside.gain.values if beside.clean else np.zeros_like(beside.gain.values)
 
     controls = np.array([draws(pair.control, f"control_{pair.seed}") for pair in pairs])
@@ -103,7 +103,7 @@ def _over_seeds(differences: NDArray[np.float64], num_windows: int) -> Differenc
 
 def compete(texts: Mapping[int, Policy], bench: Bench) -> list[dict[str, Any]]:
     """Rank what the seeds found: those that break no guard first, then by gain on validation."""
-    measured = bench.measure(list(texts.values()), "validation")
+    measured = [bench.candidate(each, "validation") for each in texts.values()]
     rows = []
     for seed, one in zip(texts, measured, strict=True):
         rows.append(

@@ -6,8 +6,6 @@ holds the configuration's text, so that the folder alone is enough to go on.
 
 import hashlib
 import json
-import signal
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -20,12 +18,14 @@ from queuesmith.backends import Backend
 from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.evolve.archive import Archive
 from queuesmith.evolve.behaviour import behaviour
+from queuesmith.evolve.candidate import Proposal
 from queuesmith.evolve.champion import crown
 from queuesmith.evolve.config import EvolveConfig, parse_config
 from queuesmith.evolve.evaluator import EvaluatorFactory, make_sandbox
 from queuesmith.evolve.form import check_form
 from queuesmith.evolve.loop import TRACKS, Loop, Progress
 from queuesmith.evolve.proposers import make_control, make_proposer
+from queuesmith.evolve.sandbox import Cell, Sandbox, SimulationJob
 from queuesmith.evolve.traffic import WINDOWS_FILE, freeze_windows, tuning_traffic, who_wins
 from queuesmith.evolve.tuning import Scale, Traffic, make_scale
 from queuesmith.policies import get_policy
@@ -34,9 +34,11 @@ from queuesmith.window_sets import WindowSet
 
 SCHEMA = "queuesmith.evolve/1"
 BEST_FILE = "best.py"
-#: Processor time in which a candidate has to show what it does to the fixed queues; a
+#: Seconds of processor time in which a candidate has to show what it does to the fixed queues; a
 #: thousandth of it is usual.
-BEHAVIOUR_SECONDS = 3.0
+BEHAVIOUR_SECONDS = 3
+#: Proposers whose texts are written by this package.
+OWN = ("gp", "random")
 
 
 def begin(config: EvolveConfig, folder: Path) -> None:
@@ -111,7 +113,7 @@ def go_on(
             proposers=[(share, make_proposer(share)) for share in config.proposers],
             control=make_control(config),
             check_form=check_form,
-            behaviour=text_behaviour,
+            behaviour=Behaviours(config, traffic, stack),
             progress=progress,
         )
         stopped = loop.run()
@@ -135,31 +137,48 @@ def _read_windows(folder: Path, run: Mapping[str, str]) -> WindowSet:
     return replace(windows, folder=Path(run["windows_folder"]))
 
 
-def text_behaviour(text: str) -> str:
-    """Return the behaviour of a policy's text, which has passed the check of its form.
+class Behaviours:
+    """What texts do to the fixed queues, each asked in a child process within the limits.
 
-    Its hooks run in this process, in plain Python. They have no loops and reach nothing but two
-    rows of numbers; but whole numbers, multiplied often enough, take all the time there is.
-
-    Raises
-    ------
-    PolicyError
-        If a hook raises, or is not done within `BEHAVIOUR_SECONDS` of processor time.
+    Parameters
+    ----------
+    config : EvolveConfig
+    traffic : Traffic
+    stack : ExitStack
+        Ends the process, which starts with the first text.
     """
-    policy = load_text("candidate", text, Path("candidate.py"))
-    if threading.current_thread() is not threading.main_thread():
-        return ""  # nothing could interrupt it
 
-    def too_long(number: int, frame: object) -> None:
-        raise PolicyError(f"its hooks take more than {BEHAVIOUR_SECONDS:g} s to decide")
+    def __init__(self, config: EvolveConfig, traffic: Traffic, stack: ExitStack) -> None:
+        self._limits, self._stack = config.sandbox, stack
+        cell = Cell(traffic.workloads[0], traffic.config, traffic.step_time)
+        self._job = SimulationJob((cell,))
+        self._sandbox: Sandbox | None = None
 
-    before = signal.signal(signal.SIGVTALRM, too_long)
-    signal.setitimer(signal.ITIMER_VIRTUAL, BEHAVIOUR_SECONDS)
-    try:
-        return behaviour(policy)
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        signal.signal(signal.SIGVTALRM, before)
+    def __call__(self, proposal: Proposal) -> str:
+        """Return the behaviour of a text, which has passed the check of its form.
+
+        What the search writes by itself is sums and products of a few terms, and is asked here.
+
+        Raises
+        ------
+        PolicyError
+            If a hook raises, or does not end within the limits.
+        """
+        if proposal.proposer in OWN:
+            return behaviour(load_text("candidate", proposal.text, Path("candidate.py")))
+        if self._sandbox is None:
+            self._sandbox = self._stack.enter_context(
+                Sandbox(
+                    self._job,
+                    cpu_seconds=min(self._limits.cpu_seconds, BEHAVIOUR_SECONDS),
+                    memory_mib=self._limits.memory_mib,
+                    wall_seconds=self._limits.wall_seconds,
+                )
+            )
+        outcome = self._sandbox.ask(proposal.text, "behaviour")
+        if outcome.status != "ok":
+            raise PolicyError(outcome.reason)
+        return outcome.told
 
 
 def _classics(config: EvolveConfig, traffic: Traffic, scale: Scale) -> list[dict[str, Any]]:

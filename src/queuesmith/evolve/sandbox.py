@@ -56,6 +56,8 @@ class Outcome:
         Hash of `values`: equal for candidates that served these cells alike.
     cpu_seconds : float
         Processor time of the fork. The only part that differs from run to run.
+    told : str
+        The answer to a question.
     """
 
     status: Status
@@ -63,6 +65,7 @@ class Outcome:
     values: tuple[NDArray[np.float64], ...] = ()
     behaviour: str = ""
     cpu_seconds: float = 0.0
+    told: str = ""
 
 
 class Sandbox:
@@ -230,6 +233,16 @@ class Sandbox:
                 if isinstance(outcome, Future):
                     outcome.cancel()
 
+    def ask(self, text: str, question: str) -> Outcome:
+        """Ask a question of `queuesmith.evolve.child.QUESTIONS` about a candidate."""
+        if self._pool is None:
+            raise RuntimeError("a Sandbox runs candidates inside its `with` statement only")
+        try:
+            check_form(text)
+        except CandidateError as error:
+            return Outcome("form", str(error))
+        return self._pool.submit(self._try, Request(text, (), None, question)).result()
+
     def _try(self, request: Request) -> Outcome:
         """Have one candidate run by whichever child process is idle."""
         worker = self._idle.get()
@@ -275,10 +288,12 @@ class Sandbox:
             return Outcome("fault", " ".join(shown.split()) or "it failed without a reason")
         if kind == child.OUT_OF_MEMORY:
             return Outcome("memory", f"it takes more than {self.limits.memory_mib} MiB of memory")
+        if request.question and kind == child.TOLD:
+            return Outcome("ok", told=rest[: child.MAX_TOLD].decode("utf-8", "replace"))
         sizes = [self.job.read.size(number) for number in request.numbers]
         may_stop = self.job.stop is not None and request.limit is not None
         num_cells = _num_cells(sizes, len(rest), may_stop)
-        if kind == child.SERVED and num_cells is not None:
+        if kind == child.SERVED and num_cells is not None and not request.question:
             values = np.frombuffer(rest, "<f8").astype(np.float64)
             if np.isfinite(values).all() and (values >= 0.0).all():
                 ends = np.cumsum(sizes[:num_cells])
@@ -289,7 +304,7 @@ class Sandbox:
 
 
 def _answer_bytes(job: SimulationJob) -> int:
-    return child.MAX_REASON + 8 * sum(job.read.size(number) for number in range(len(job.cells)))
+    return child.MAX_TOLD + 8 * sum(job.read.size(number) for number in range(len(job.cells)))
 
 
 def _num_cells(sizes: Sequence[int], num_bytes: int, may_stop: bool) -> int | None:

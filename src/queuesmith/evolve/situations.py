@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,9 +73,7 @@ def _at_load(policy: Policy, load: str, copies: int) -> Iterator[Situation]:
         _request(PROMPTS[size], round(WAITS[what] * _WORST * backlog, 2)) for size, what in kinds
     ]
     engine = _engine(requests, copies)
-    places = [
-        _places(each, requests, engine) for each in (policy, get_policy("fcfs"), get_policy("sjf"))
-    ]
+    places = [_places(each, requests, engine) for each in (policy, *_known())]
     for row in sorted(range(len(kinds)), key=lambda row: places[0][row]):
         size, what = kinds[row]
         request = requests[row]
@@ -85,6 +84,11 @@ def _at_load(policy: Policy, load: str, copies: int) -> Iterator[Situation]:
             round(_NOW - request.arrival_time, 2),
             *(place[row] for place in places),
         )
+
+
+@cache
+def _known() -> tuple[Policy, Policy]:
+    return get_policy("fcfs"), get_policy("sjf")
 
 
 def _places(policy: Policy, requests: list[Any], engine: Any) -> list[int]:

@@ -19,9 +19,10 @@ from queuesmith.engine.idle import e2el_alone
 from queuesmith.engine.result import Result
 from queuesmith.engine.step_time import StepTime
 from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, capacity
+from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.metrics import e2el, ttft
 from queuesmith.output_length import OutputLengthKnowledge
-from queuesmith.policies import Policy, get_policy
+from queuesmith.policies import get_policy
 from queuesmith.traces.trace import Trace
 
 #: What no request may exceed: this many times FCFS's largest, on the same window.
@@ -174,28 +175,24 @@ def idle_windows(
     return made
 
 
-def largest_wait(
-    window: StressWindow, policy: Policy, config: EngineConfig, step_time: StepTime
-) -> Wait:
-    """Measure the largest waits of a policy beside FCFS's; not for a policy that may not end."""
-    mine, fcfs = (_run(window, each, config, step_time) for each in (policy, get_policy("fcfs")))
+def run_fcfs(window: StressWindow, config: EngineConfig, step_time: StepTime) -> Result:
+    """Serve a window first come, first served."""
+    fcfs = compile_policy(get_policy(REFERENCE))
+    return simulate_workload(window.workload, fcfs, config, step_time)
+
+
+def largest_wait(window: StressWindow, mine: Result, fcfs: Result) -> Wait:
+    """Return the largest waits of a run of a window beside FCFS's."""
     return Wait(window.name, *(float(of(run).max()) for run in (mine, fcfs) for of in (ttft, e2el)))
 
 
-def differs_from_fcfs(
-    window: StressWindow, policy: Policy, config: EngineConfig, step_time: StepTime
-) -> bool:
-    """Tell whether a policy serves anybody at another time than FCFS does."""
-    mine, fcfs = (_run(window, each, config, step_time) for each in (policy, get_policy("fcfs")))
+def differs_from(mine: Result, fcfs: Result) -> bool:
+    """Tell whether anybody is served at another time than in the other run."""
     same = all(
         np.array_equal(mine.requests[name], fcfs.requests[name])
         for name in ("scheduled_ts", "first_token_ts", "last_token_ts", "num_preemptions")
     )
     return not same or mine.num_steps != fcfs.num_steps
-
-
-def _run(window: StressWindow, policy: Policy, config: EngineConfig, step_time: StepTime) -> Result:
-    return simulate_workload(window.workload, compile_policy(policy), config, step_time)
 
 
 def _steadily(rng: np.random.Generator, num: int) -> NDArray[np.float64]:
