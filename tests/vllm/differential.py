@@ -3,22 +3,26 @@
 Each case is drawn, simulated by the compiled kernel with a recording, and simulated by the
 reference engine, which must agree. Then vLLM's scheduler, with the plug-in in front of it where a
 policy orders, is driven through the recorded steps on the recorded clock: it must give the same
-requests the same tokens, admit and preempt the same and leave as many KV blocks free.
+requests the same tokens in the same order, admit and preempt the same, put them on the same KV
+blocks and leave as many free. A case in ten may be of the sizes of a real server.
 """
 
 import math
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import real_scheduler as real
 
 from queuesmith.config import EngineConfig
+from queuesmith.deploy.options import PluginOptions
 from queuesmith.engine import prepare, simulate_reference, simulate_workload
 from queuesmith.engine.agreement import first_difference
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.reference import Step
+from queuesmith.engine.reference import ReferenceEngine, Step
 from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import QueuesmithError
 from queuesmith.policies import get_policy, policy_names
@@ -62,7 +66,16 @@ class Tally:
     async_steps: int = 0
     aborted: int = 0
     refused: int = 0
+    stock_fcfs_cases: int = 0
+    large_cases: int = 0
+    v2_cases: int = 0
+    steps_with_block_ids: int = 0
+    cut_short: int = 0  # compared until somebody had waited for `max_wait`
     by_policy: Counter = field(default_factory=Counter)
+
+
+#: With the limits that ship, but that of time, which a busy machine would exceed.
+SHIPPED = PluginOptions("-", time_limit=math.inf, max_faults=1)
 
 
 class Mismatch(AssertionError):
@@ -101,13 +114,26 @@ def draw_config(rng):
     )
 
 
-def draw_trace(rng, num_requests=60):
+def draw_large(rng):
+    """Draw the settings of a real server, whose KV cache does not hold what it could run."""
+    return EngineConfig(
+        max_num_seqs=256,
+        max_num_batched_tokens=8192,
+        num_gpu_blocks=int(rng.integers(4_000, 12_000)),
+        block_size=16,
+        max_model_len=32_768,
+        enable_prefix_caching=bool(rng.random() < 0.3),
+        async_scheduling=bool(rng.random() < 0.5),
+    )
+
+
+def draw_trace(rng, num_requests=60, longest=1050):
     """Draw bursts of short and long requests, with all that a client can tell of them."""
     arrival_time = np.cumsum(rng.choice([0.0, 0.0, 1 / 64, 3 / 64, 1 / 8], num_requests))
     prompt_len = np.where(
         rng.random(num_requests) < 0.3,
-        rng.integers(1, 1050, num_requests),
-        rng.integers(1, 100, num_requests),
+        rng.integers(1, longest, num_requests),
+        rng.integers(1, 100 if longest == 1050 else longest // 10, num_requests),
     )
     whole = rng.random(num_requests) < 0.2  # prompts that end where a block does
     prompt_len = np.where(whole, -(-prompt_len // 128) * 128, prompt_len)
@@ -148,7 +174,7 @@ def draw_prefixes(rng, prompt_len):
     return BlockHashes(offsets, np.concatenate(blocks), block_size)
 
 
-def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
+def run_case(seed, name, tally, *, reference=simulate_reference, large=False, **settings):
     """Compare one case; return nothing, or raise `Mismatch`.
 
     Parameters
@@ -160,13 +186,23 @@ def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
         Is added to.
     reference : callable
         The reference engine. One that is not the package's own is followed instead of the kernel.
+    large : bool
+        Whether a case in ten is of the sizes of a real server.
     **settings
         Of the engine, instead of those drawn.
     """
     rng = np.random.default_rng(seed)
-    config, trace = draw_config(rng), draw_trace(rng)
+    is_large = large and seed % 10 == 3
+    config = draw_large(rng) if is_large else draw_config(rng)
+    trace = draw_trace(rng, 300, 30_000) if is_large else draw_trace(rng)
     predicted = rng.choice([1.0, 4.0, 30.0, 100.0, np.nan], len(trace))
+<<<<<<< HEAD
     policy = get_policy("fcfs" if name in STOCK else name)
+=======
+    if real.IS_OLDER:  # there a lone request obeys the threshold
+        settings = {**real.YOUNGER_SETTINGS, "long_prefill_token_threshold": 0, **settings}
+    policy = get_policy({"stock fcfs": "fcfs", "stock priority": "priority"}.get(name, name))
+>>>>>>> plugin
     if name == "stock priority":
         config = replace(config, scheduling_policy="priority")
     try:
@@ -182,30 +218,60 @@ def run_case(seed, name, tally, *, reference=simulate_reference, **settings):
     where = f"policy {name!r}, seed {seed}: run_case({seed}, {name!r}, Tally())"
     # A wrong rule may leave the engine standing for ever.
     horizon = math.inf if reference is simulate_reference else 200.0
-    engine = reference(workload, policy, config, STEP_TIME, horizon=horizon)
+    with noting_block_ids() as block_ids:
+        engine = reference(workload, policy, config, STEP_TIME, horizon=horizon)
     steps = engine.steps
     if result is not None:
         if difference := first_difference(result, engine):
             raise Mismatch(f"{where}: kernel and reference: {difference}")
         steps = list(recorded_steps(result.recording))
+        for step, told in zip(steps, engine.steps, strict=True):  # the recording has no order
+            step.tokens = {row: step.tokens[row] for row in told.tokens}
+    v2_model_runner = bool(rng.random() < 0.3)
     scheduler = real.make_scheduler(
         config,
         None if name in STOCK else policy,
+        SHIPPED if rng.random() < 0.5 else real.UNPROTECTED,
         prefix_caching=config.enable_prefix_caching,
         async_scheduling=config.async_scheduling,
+        v2_model_runner=v2_model_runner,
     )
+<<<<<<< HEAD
     turned_away = {r.row for r in engine.requests if not math.isnan(r.rejected_ts)}
     server = real.ApiServer(config)
     follow(where, scheduler, workload, policy, steps, tally, config.async_scheduling, server)
     if server.rejected != turned_away:
         raise Mismatch(f"{where}: rejected: simulator {turned_away}, vLLM {server.rejected}")
     tally.rejected += len(turned_away)
+=======
+    # Without prefix caching no block differs from another, and the simulator only counts them.
+    ids = block_ids if config.enable_prefix_caching and len(block_ids) == len(steps) else None
+    follow(where, scheduler, workload, policy, steps, tally, config.async_scheduling, ids)
+>>>>>>> plugin
     tally.cases += 1
+    tally.stock_fcfs_cases += name == "stock fcfs"
+    tally.large_cases += is_large
+    tally.v2_cases += v2_model_runner
     tally.by_policy[Path(name).stem] += len(steps)
     tally.async_steps += len(steps) * config.async_scheduling
     tally.aborted += sum(not math.isnan(request.aborted_ts) for request in engine.requests)
     tally.cached_tokens += engine.num_cached_tokens
     tally.stopped_early += int((workload.output_len < workload.max_tokens).sum())
+
+
+@contextmanager
+def noting_block_ids():
+    """Give the blocks of everybody whom the reference engine schedules, step by step."""
+    noted = []
+    plain = ReferenceEngine.put_under_way
+
+    def put_under_way(engine, tokens, preempted):
+        step = plain(engine, tokens, preempted)
+        noted.append({r.row: list(r.blocks) for r in engine.running if r.row in tokens})
+        return step
+
+    with patch.object(ReferenceEngine, "put_under_way", put_under_way):
+        yield noted
 
 
 def recorded_steps(recording):
@@ -225,7 +291,11 @@ def recorded_steps(recording):
         )
 
 
+<<<<<<< HEAD
 def follow(where, scheduler, workload, policy, steps, tally, is_async=False, server=None):
+=======
+def follow(where, scheduler, workload, policy, steps, tally, is_async=False, block_ids=None):
+>>>>>>> plugin
     """Drive vLLM's scheduler through the steps of a simulator, in the order of vLLM's engine.
 
     Messages are taken in before a step is scheduled, and aborts also before its tokens are. If
@@ -242,6 +312,7 @@ def follow(where, scheduler, workload, policy, steps, tally, is_async=False, ser
     messages = sorted(message for message in messages if message[0] < math.inf)
     to_server = list(messages)
     running = set()
+    is_fcfs = scheduler.policy.value == "fcfs"
     under_way = None
     number = 0
 
@@ -283,10 +354,12 @@ def follow(where, scheduler, workload, policy, steps, tally, is_async=False, ser
         free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         for what, ours, theirs in (
             ("scheduled at", step.scheduled, clock[0]),
-            ("tokens", step.tokens, {int(k): n for k, n in output.num_scheduled_tokens.items()}),
+            ("tokens", *tokens_of(step, output)),
             ("preempted", sorted(step.preempted), sorted(map(int, output.preempted_req_ids or ()))),
             ("admitted", sorted(admitted), sorted(map(int, new))),
             ("free KV blocks", step.num_free_blocks, free),
+            ("block ids", *blocks_of(step)),
+            ("queue of vLLM", *queue()),
         ):
             if ours != theirs:
                 raise Mismatch(f"{where}, step {number}: {what}: simulator {ours}, vLLM {theirs}")
@@ -297,6 +370,37 @@ def follow(where, scheduler, workload, policy, steps, tally, is_async=False, ser
         tally.preemptions += len(step.preempted)
         tally.displacements += len(getattr(scheduler, "policy_displaced", ()))
         tally.admissions += len(admitted)
+
+    def tokens_of(step, output):
+        ours = list(step.tokens.items())
+        theirs = [(int(name), new) for name, new in output.num_scheduled_tokens.items()]
+        # Where there is enough for all, the plug-in does not order them for `victim_key`.
+        return (ours, theirs) if policy.victim_key is None else (sorted(ours), sorted(theirs))
+
+    def blocks_of(step):
+        if block_ids is None:
+            return None, None
+        tally.steps_with_block_ids += 1
+        manager = scheduler.kv_cache_manager
+        return block_ids[number], {
+            row: list(manager.get_block_ids(f"{row:05d}")[0]) for row in step.tokens
+        }
+
+    def queue():
+        """By itself vLLM keeps those who wait in order of arrival, whoever was preempted."""
+        waiting = [int(request.request_id) for request in scheduler.waiting]
+        is_stock = getattr(scheduler, "policy_monitor", None) is None
+        return (sorted(waiting), waiting) if is_stock and is_fcfs else (None, None)
+
+    def anybody_is_overdue():
+        """Tell whether `max_wait`, which the simulator does not have, could change a decision."""
+        if getattr(scheduler, "policy_monitor", None) is None:
+            return False
+        max_wait = scheduler._policy_options.max_wait
+        return any(
+            clock[0] - request.queuesmith_row.last_token_ts > max_wait
+            for request in scheduler.requests.values()
+        )
 
     def complete(step, output, model_output):
         clock[0] += step.duration
@@ -314,6 +418,9 @@ def follow(where, scheduler, workload, policy, steps, tally, is_async=False, ser
             clock[0] = max(clock[0], messages[0][0])
         take_messages()
         scheduled = None
+        if anybody_is_overdue():
+            tally.cut_short += 1
+            return
         if scheduler.has_unfinished_requests():
             if number == len(steps):
                 raise Mismatch(f"{where}: the simulator has ended and vLLM has not")

@@ -7,6 +7,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
+import dataclasses
 import functools
 import json
 import tempfile
@@ -46,7 +47,7 @@ TINY_LLAMA = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
     "vocab_size": 32_000,
-    "max_position_embeddings": 8192,
+    "max_position_embeddings": 32_768,
     "torch_dtype": "bfloat16",
 }
 #: The policy decides alone: what protects a server is tested by itself.
@@ -63,22 +64,32 @@ def model_config(max_model_len):
     )
 
 
+#: Settings that vLLM 0.29 and 0.30 do not have, with the values under which they change nothing.
+YOUNGER_SETTINGS = {"max_num_active_seqs": None, "long_prefill_token_threshold_adaptive": False}
+IS_OLDER = "max_num_active_seqs" not in {
+    field.name for field in dataclasses.fields(SchedulerConfig)
+}
+
+
 def vllm_config(config, *, async_scheduling=False, prefix_caching=False):
     """Say in vLLM's words what an `EngineConfig` says."""
+    younger = {name: getattr(config, name) for name in YOUNGER_SETTINGS}
+    if IS_OLDER:
+        assert younger == YOUNGER_SETTINGS
+        younger = {}
     scheduling = SchedulerConfig(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_active_seqs=config.max_num_active_seqs,
         max_num_scheduled_tokens=config.max_num_scheduled_tokens,
         max_model_len=config.max_model_len,
         enable_chunked_prefill=config.enable_chunked_prefill,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
-        long_prefill_token_threshold_adaptive=config.long_prefill_token_threshold_adaptive,
         scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
         watermark=config.watermark,
         policy=config.scheduling_policy,
         async_scheduling=async_scheduling,
         is_encoder_decoder=False,
+        **younger,
     )
     found = VllmConfig(
         scheduler_config=scheduling,
@@ -95,7 +106,13 @@ def vllm_config(config, *, async_scheduling=False, prefix_caching=False):
 
 
 def make_scheduler(
-    config, policy=None, options=UNPROTECTED, *, async_scheduling=False, prefix_caching=False
+    config,
+    policy=None,
+    options=UNPROTECTED,
+    *,
+    async_scheduling=False,
+    prefix_caching=False,
+    v2_model_runner=False,
 ):
     """Build vLLM's scheduler; with a policy, the plug-in in front of it."""
     found = vllm_config(config, async_scheduling=async_scheduling, prefix_caching=prefix_caching)
@@ -113,6 +130,8 @@ def make_scheduler(
         block_size=config.block_size,
         structured_output_manager=StructuredOutputManager(found),
     )
+    if v2_model_runner:  # as on a GPU; nothing but what the scheduler hands to it differs
+        scheduler.use_v2_model_runner = True
     if policy:
         scheduler.attach_policy(policy, options)
         scheduler.policy_arrival = attrgetter("arrival_time")  # on the clock of the test

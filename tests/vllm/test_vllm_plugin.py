@@ -530,8 +530,8 @@ def what_cannot_be_deployed_does_not_start():
 
 def an_untested_version_does_not_start():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PLUGIN.check_version.__globals__, "installed_version", lambda: "0.31.0")
-        with pytest.raises(ConfigError, match=r"vLLM 0\.31\.0 is installed and .* 0\.32\.0 only"):
+        patch.setitem(PLUGIN.check_version.__globals__, "installed_version", lambda: "0.34.0")
+        with pytest.raises(ConfigError, match=r"vLLM 0\.34\.0 is installed and .* 0\.33 only"):
             PLUGIN.check_version(allow_untested=False)
         PLUGIN.check_version(allow_untested=True)
         patch.setitem(PLUGIN.check_version.__globals__, "installed_version", lambda: None)
@@ -666,7 +666,7 @@ RULES = {
         (PLUGIN, "if policy.hold and scheduling.async_scheduling and", "if False and"),
     ],
     an_untested_version_does_not_start: [
-        (PLUGIN, "if found not in TESTED_VERSIONS and not allow_untested:", "if False:"),
+        (PLUGIN, "not in known and not allow_untested:", "is None:"),
         (PLUGIN, "if found is None:", "if False:"),
     ],
 }  # fmt: skip

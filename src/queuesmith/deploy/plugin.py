@@ -3,8 +3,8 @@
 vLLM's own ``Scheduler`` does all the scheduling; :mod:`queuesmith.deploy.scheduler` orders its
 queues. vLLM says that its scheduler interface is not public, so untested versions are refused.
 
-A policy can never hurt the server. A hook that fails or takes too long costs one step its order,
-too many faults switch the policy off, and whoever has waited too long goes first whatever it says.
+A hook that fails costs one step its order, one that takes too long or too many faults switch the
+policy off, and whoever has waited too long goes first whatever it says.
 """
 
 import os
@@ -17,7 +17,9 @@ from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.policies import Policy, get_policy
 
 #: Versions of vLLM whose scheduler this was compared with, step by step.
-TESTED_VERSIONS = ("0.32.0",)
+TESTED_VERSIONS = ("0.31", "0.32", "0.33")
+#: Older ones, which lack some attributes that have a meaning there all the same.
+OLDER_VERSIONS = ("0.29", "0.30")
 
 
 def make_scheduler(vllm_config: Any, **arguments: Any) -> Any:
@@ -55,7 +57,7 @@ def attach(scheduler: Any, policy: Policy, options: PluginOptions) -> None:
     except (AttributeError, ImportError, TypeError) as error:
         raise ConfigError(
             f"vLLM {installed_version()} lacks what this plug-in needs: {error}; "
-            f"install {' or '.join(TESTED_VERSIONS)}"
+            f"install {', '.join(TESTED_VERSIONS)}"
         ) from error
 
 
@@ -65,7 +67,32 @@ def scheduler_class(vllm_config: Any) -> type[Any]:
     from vllm.v1.core.sched.scheduler import Scheduler
 
     base = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
-    return type(f"Policy{base.__name__}", (PolicyMixin, base), {})
+    older = () if "max_num_active_reqs" in Scheduler.__init__.__code__.co_names else (OlderMixin,)
+    return type(f"Policy{base.__name__}", (PolicyMixin, *older, base), {})
+
+
+class OlderMixin:
+    """What the plug-in asks of a scheduler and vLLM 0.29 and 0.30 call otherwise or do not have."""
+
+    kv_holding_waiting = ()
+
+    @property
+    def max_num_active_reqs(self: Any) -> int:
+        """Seats of a step."""
+        return self.max_num_running_reqs  # type: ignore[no-any-return]
+
+    @max_num_active_reqs.setter
+    def max_num_active_reqs(self: Any, seats: int) -> None:
+        self.max_num_running_reqs = seats
+
+    @property
+    def deferred_waiting(self: Any) -> Any:
+        """Requests that were passed over; here in a queue of their own."""
+        return self.skipped_waiting
+
+    def _request_blocks_can_be_freed(self: Any, request: Any) -> bool:
+        plain = getattr(super(), "_request_blocks_can_be_freed", None)
+        return True if plain is None else bool(plain(request))
 
 
 def installed_version() -> str | None:
@@ -86,13 +113,14 @@ def check_version(allow_untested: bool) -> None:
     ConfigError
     """
     found = installed_version()
-    tested = ", ".join(TESTED_VERSIONS)
     if found is None:
-        raise ConfigError(f"vLLM is not installed here; install vllm {tested}")
-    if found not in TESTED_VERSIONS and not allow_untested:
+        raise ConfigError(f"vLLM is not installed here; install vllm {TESTED_VERSIONS[-1]}")
+    known = [*OLDER_VERSIONS, *TESTED_VERSIONS]
+    if ".".join(found.split(".")[:2]) not in known and not allow_untested:
         raise ConfigError(
-            f"vLLM {found} is installed and this plug-in was tested with {tested} only; install "
-            "that, or set QUEUESMITH_ALLOW_UNTESTED=1 (--allow-untested) and watch the metrics"
+            f"vLLM {found} is installed and this plug-in was tested with {', '.join(known)} only; "
+            "install one of these, or set QUEUESMITH_ALLOW_UNTESTED=1 (--allow-untested) and watch "
+            "the metrics"
         )
 
 
