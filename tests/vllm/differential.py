@@ -196,13 +196,9 @@ def run_case(seed, name, tally, *, reference=simulate_reference, large=False, **
     config = draw_large(rng) if is_large else draw_config(rng)
     trace = draw_trace(rng, 300, 30_000) if is_large else draw_trace(rng)
     predicted = rng.choice([1.0, 4.0, 30.0, 100.0, np.nan], len(trace))
-<<<<<<< HEAD
-    policy = get_policy("fcfs" if name in STOCK else name)
-=======
     if real.IS_OLDER:  # there a lone request obeys the threshold
         settings = {**real.YOUNGER_SETTINGS, "long_prefill_token_threshold": 0, **settings}
     policy = get_policy({"stock fcfs": "fcfs", "stock priority": "priority"}.get(name, name))
->>>>>>> plugin
     if name == "stock priority":
         config = replace(config, scheduling_policy="priority")
     try:
@@ -236,18 +232,15 @@ def run_case(seed, name, tally, *, reference=simulate_reference, large=False, **
         async_scheduling=config.async_scheduling,
         v2_model_runner=v2_model_runner,
     )
-<<<<<<< HEAD
     turned_away = {r.row for r in engine.requests if not math.isnan(r.rejected_ts)}
     server = real.ApiServer(config)
-    follow(where, scheduler, workload, policy, steps, tally, config.async_scheduling, server)
+    # Without prefix caching no block differs from another, and the simulator only counts them.
+    ids = block_ids if config.enable_prefix_caching and len(block_ids) == len(steps) else None
+    is_async = config.async_scheduling
+    follow(where, scheduler, workload, policy, steps, tally, is_async, server, ids)
     if server.rejected != turned_away:
         raise Mismatch(f"{where}: rejected: simulator {turned_away}, vLLM {server.rejected}")
     tally.rejected += len(turned_away)
-=======
-    # Without prefix caching no block differs from another, and the simulator only counts them.
-    ids = block_ids if config.enable_prefix_caching and len(block_ids) == len(steps) else None
-    follow(where, scheduler, workload, policy, steps, tally, config.async_scheduling, ids)
->>>>>>> plugin
     tally.cases += 1
     tally.stock_fcfs_cases += name == "stock fcfs"
     tally.large_cases += is_large
@@ -291,11 +284,9 @@ def recorded_steps(recording):
         )
 
 
-<<<<<<< HEAD
-def follow(where, scheduler, workload, policy, steps, tally, is_async=False, server=None):
-=======
-def follow(where, scheduler, workload, policy, steps, tally, is_async=False, block_ids=None):
->>>>>>> plugin
+def follow(
+    where, scheduler, workload, policy, steps, tally, is_async=False, server=None, block_ids=None
+):
     """Drive vLLM's scheduler through the steps of a simulator, in the order of vLLM's engine.
 
     Messages are taken in before a step is scheduled, and aborts also before its tokens are. If
