@@ -240,7 +240,7 @@ def measure(
 ) -> Iterator[tuple[Turn, Run]]:
     """Take every turn and keep what it gave; runs that were kept are not repeated.
 
-    Stops early when no request of a run was answered: whatever is wrong, it will not mend.
+    Stops early when no request of a run was answered: whatever is wrong, it will not get better.
     """
     for number, turn in enumerate(turns):
         cell = cells[turn.cell]

@@ -126,16 +126,20 @@ class ItlQuantile(Quantile):
     """A quantile of the gaps between output tokens, from their histogram: bins are 2 % wide."""
 
     def values(self, samples: Samples, weights: Ints) -> Floats:
-        """Return the middle, on a logarithmic scale, of the bin that holds the quantile."""
+        """Return the quantile; gaps lie evenly within their bin, on a logarithmic scale."""
         if samples.totals is None or not samples.totals.itl_counts.any():
             return np.full(len(weights), np.nan)
         counts = samples.totals.itl_counts
         used = np.flatnonzero(counts.any(axis=0))
-        below = np.cumsum(weights @ counts[:, used], axis=1)
-        wanted = self.level * below[:, -1]
-        place = used[(below >= wanted[:, None]).argmax(axis=1)]
-        middle: Floats = np.sqrt(ITL_EDGES[place] * ITL_EDGES[place + 1])
-        return middle
+        drawn = weights @ counts[:, used]
+        upto = np.cumsum(drawn, axis=1)
+        wanted = self.level * upto[:, -1]
+        column = (upto >= wanted[:, None]).argmax(axis=1)
+        rows = np.arange(len(weights))
+        within = 1.0 - (upto[rows, column] - wanted) / np.maximum(drawn[rows, column], 1)
+        low, high = ITL_EDGES[used[column]], ITL_EDGES[used[column] + 1]
+        quantile: Floats = low * (high / low) ** within
+        return quantile
 
 
 def change_of(values: Floats, base: Floats, relative: bool) -> Floats:

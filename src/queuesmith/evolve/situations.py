@@ -9,7 +9,7 @@ from typing import Any
 from queuesmith.policies import Policy, get_policy
 
 #: Prompts of those who wait, in tokens, and how long they have waited, as a share of what first
-#: come, first served would make the unluckiest wait.
+#: come, first served would make the worst-served request wait.
 PROMPTS = {"short": 100, "usual": 1_000, "long": 8_000}
 WAITS = {"just came": 0.02, "has waited": 0.4, "has waited long": 0.95, "is overdue": 2.5}
 #: Loads by name: how many requests of each kind wait.

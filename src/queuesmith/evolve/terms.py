@@ -141,7 +141,7 @@ _ALL = (
     Term(
         "backlogs_waited",
         "wait / worst_backlog",
-        "Its wait, over what first come, first served would make the unluckiest wait.",
+        "Its wait, over what first come, first served would make the worst-served request wait.",
         f"the wait so far, {_PEAK}",
         uses=("wait", "worst_backlog"),
         hooks=_WAITING,
