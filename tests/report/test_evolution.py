@@ -72,8 +72,9 @@ def shown_gates(document):
                             "score": 0.123,
                             "low": None,
                             "high": None,
-                            "tail_violations": 0,
-                            "mean_worse": 0,
+                            "broken_guards": 0,
+                            "reasons": [],
+                            "worse": 0,
                             "num_configurations": 2,
                         }
                     ]
@@ -104,11 +105,13 @@ def test_the_answer_and_all_sentences_come_first(page, document):
 def test_leaderboards_show_the_scores_and_tails_of_the_document(page, document):
     for part, values in document["diagnosis"]["parts"].items():
         _, *rows = rows_of(page, f"board-{part}")
-        ordered = sorted(values["leaderboard"], key=lambda row: -row["score"])
+        ordered = sorted(
+            values["leaderboard"], key=lambda row: (row["broken_guards"] > 0, -row["score"])
+        )
         assert len(rows) == len(ordered) >= 15
         for row, known in zip(rows, ordered, strict=True):
             assert row[2].startswith(f"{known['score']:+.3f} ")
-            assert row[3] == str(known["tail_violations"])
+            assert row[3] == str(known["broken_guards"])
         assert {"aged_sjf 0.001", "aged_sjf 0.1", "sjf", "hrrn", "edf", "fcfs"} <= {
             row[1] for row in rows
         }
@@ -194,7 +197,7 @@ def test_progress_has_a_line_for_each_seed_and_track_and_the_best_classic(figure
     clean = [
         row
         for row in document["diagnosis"]["parts"]["tuning"]["leaderboard"][1:]
-        if not row["tail_violations"]
+        if not row["broken_guards"]
     ]
     [best] = [name for name in lines if name.startswith("best classic")]
     assert lines[best]["y"][0] == pytest.approx(max(row["score"] for row in clean), rel=1e-3)
@@ -219,7 +222,7 @@ def test_nobody_is_good_whom_another_policy_leads(document, score, kind):
     diagnosis["suggestions"] = [{"kind": "good", "text": "fine", "numbers": {}}]
     for values in diagnosis["parts"].values():
         for row in values["leaderboard"][1:]:
-            row |= {"score": score, "tail_violations": 0}
+            row |= {"score": score, "broken_guards": 0, "reasons": [], "worse": 0}
             values["leaderboard"][0]["score"] = 0.5
 
     [told] = suggestions(diagnosis)
@@ -350,6 +353,6 @@ def test_a_diagnosis_in_a_terminal_has_suggestions_totals_and_losses(document, c
 
     for one in document["diagnosis"]["suggestions"]:
         assert one["text"] in said
-    assert "tuning windows policy score tails wins" in said
+    assert "tuning windows policy gain guards broken wins" in said
     assert "Lost to a classic on" in said
     assert said.endswith("Traffic: modelled; held-out windows were not opened.")

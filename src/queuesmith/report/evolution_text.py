@@ -116,7 +116,7 @@ def suggestions(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     leaders = []
     for part, values in diagnosis["parts"].items():
         mine, *others = values["leaderboard"]
-        clean = [row for row in others if not row["tail_violations"] and row["score"] is not None]
+        clean = [row for row in others if not row["broken_guards"] and row["score"] is not None]
         best = max(clean, key=lambda row: row["score"], default=None)
         if best is not None and best["score"] > (mine["score"] or 0.0):
             leaders.append(
