@@ -20,19 +20,21 @@ from queuesmith.deploy.arms import read_steps
 from queuesmith.deploy.calibrate import Steps
 from queuesmith.deploy.engine_file import config_of, read_preset
 from queuesmith.engine.engine_args import parse_engine_args
+from queuesmith.engine.result import ITL_EDGES
 from queuesmith.engine.roofline import read_model_config, roofline_preset
 from queuesmith.engine.step_time import get_preset
 from queuesmith.errors import QueuesmithError
 from queuesmith.evaluation.evaluate import parse_loads
 from queuesmith.evolve.archive import FILE, Archive
 from queuesmith.evolve.candidate import Proposal
+from queuesmith.evolve.cells import TOTALS, Cell, CellResult
 from queuesmith.evolve.config import parse_config, read_config
 from queuesmith.evolve.evolution import read_judgements
 from queuesmith.evolve.form import check_form
+from queuesmith.evolve.gate import text_sha256
 from queuesmith.evolve.ledger import HeldOut, Ledger
 from queuesmith.evolve.run import begin, summary
 from queuesmith.evolve.schema import Member
-from queuesmith.evolve.tuning import Cell, CellResult
 from queuesmith.limits import Limit
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy, split_policies
@@ -277,10 +279,10 @@ def _archive() -> dict[str, bytes]:
                 *(3, "search", 0, 0, proposal),
                 place=0,
                 size=5,
-                text_sha256="b" * 64,
+                text_sha256=text_sha256(samples.POLICY.decode()),
                 behaviour="c",
             )
-            cell = CellResult(60, 0.5, np.arange(3.0))
+            cell = CellResult(np.ones(len(TOTALS) + len(ITL_EDGES) - 1 + 9))
             writer.outcome(number, "ok", score=0.1, window_scores=[0.1, 0.2], clean=True)
             writer.results(number, {Cell(0, "heavy"): cell})
             writer.close_generation(3, "search", 0, [Member(0, number, 0.1, (0.1, 0.2), True)])

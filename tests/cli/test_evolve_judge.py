@@ -67,7 +67,7 @@ def test_a_persons_file_is_led_through_the_gates(run, config, mine, ledger):
     assert [line.split(".")[0] for line in lines[:3]] == [
         "G0 form: passed", "G1 behaviour: passed", "G2 tuning: fell short",
     ]  # fmt: skip
-    assert lines[3].startswith("mine: fell short at G2 tuning: score +0.000 (+0.000 to +0.000)")
+    assert lines[3].startswith("mine: fell short at G2 tuning: gain +0.000 (+0.000 to +0.000)")
     assert len(lines) == 4
     assert ran.err == "written: out/judgement.json\n"
     assert ran.created == {"out", "out/judgement.json", "out/windows.toml"}
@@ -172,7 +172,7 @@ def test_what_has_opened_the_held_out_windows_has_a_proof_sheet(run, tmp_path, m
     refused = run(*judge, "out")
     assert refused.code == 2
     assert "(sha256 " in refused.err
-    assert "no tail violation" in refused.err
+    assert "no guard broken" in refused.err
     again = run(*judge, "out", "--spent")
     assert again.code == 1
     assert "SPENT" in again.out.splitlines()[-1]

@@ -14,6 +14,7 @@ from queuesmith.errors import ConfigError
 from queuesmith.evolve.archive import FILE, Archive
 from queuesmith.evolve.candidate import Proposal
 from queuesmith.evolve.cells import TOTALS, Cell, CellResult, largest
+from queuesmith.evolve.gate import text_sha256
 from queuesmith.evolve.schema import Member, Verdict
 
 
@@ -36,7 +37,15 @@ def cell_result(*seconds):
 def add(writer, text="text", behaviour="b", **meta):
     proposal = Proposal(text, "gp", (1, 2), "a note", 7, meta)
     return writer.add(
-        3, "search", 0, 1, proposal, place=0, size=7, text_sha256=text, behaviour=behaviour
+        3,
+        "search",
+        0,
+        1,
+        proposal,
+        place=0,
+        size=7,
+        text_sha256=text_sha256(text),
+        behaviour=behaviour,
     )
 
 
@@ -72,6 +81,23 @@ def test_what_is_written_is_read_back(folder):
     assert all(np.array_equal(kept[cell].values, results[cell].values) for cell in results)
 
 
+def test_a_text_that_was_changed_is_not_believed(folder):
+    with Archive.resume(folder) as archive, archive.write() as writer:
+        number = add(writer)
+        writer.outcome(number, "ok", score=0.5, window_scores=(0.1,), clean=True)
+    with Archive.read(folder) as archive:
+        assert archive.candidate(number).text == "text"
+    database = sqlite3.connect(folder / "archive.sqlite")
+    database.execute("UPDATE candidates SET text = 'uext'")  # one bit
+    database.commit()
+    database.close()
+
+    with Archive.read(folder) as archive:
+        for read in (lambda: archive.candidate(number), archive.candidates):
+            with pytest.raises(ConfigError, match=f"text of candidate {number} is not the one"):
+                read()
+
+
 def test_a_transaction_is_whole_or_absent(folder):
     with Archive.resume(folder) as archive:
         with suppress(KeyboardInterrupt), archive.write() as writer:
@@ -92,7 +118,7 @@ def test_behaviours_name_the_first_of_their_kind(folder):
         known = archive.behaviours(3, "search")
 
         assert known["same"] == first
-        assert set(known) == {"one", "two", "three", "same"}
+        assert set(known) == {"same", *map(text_sha256, ("one", "two", "three"))}
         assert archive.behaviours(3, "control") == {}
 
 

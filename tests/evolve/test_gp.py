@@ -283,7 +283,11 @@ def folder(tmp_path):
 
 
 def test_files_are_proposed_as_they_are(folder):
+    outside = folder.parent / "outside.py"
+    outside.write_text("SECRET = 1\n")
+    (folder / "link.py").symlink_to(outside)
     proposals = Files(folder).propose([], 10, rng())
+    assert not any("SECRET" in one.text for one in proposals)
 
     assert {proposal.text for proposal in proposals} == {
         get_policy(name).source for name in ("sjf", "fcfs", "hrrn")

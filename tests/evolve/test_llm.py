@@ -596,7 +596,7 @@ def test_a_question_shows_the_parent_where_it_lost_to_whom_and_its_tail():
     assert PARENT.text in user
     assert "score +0.250" in user
     assert user.index("web 0 busy: +0.100, best classic sjf +0.500") < user.index("web 1 busy")
-    assert "VIOLATES A TAIL: p99 TTFT 3 s is above 2 s of fcfs" in user
+    assert "BREAKS A GUARD: p99 TTFT 3 s is above 2 s of fcfs" in user
     assert "sjf: +0.300" in user
     assert "discard, -0.3 with 5 nodes" in user
     assert "16,000 characters" in system
@@ -760,7 +760,8 @@ def test_a_briefing_says_what_the_archive_knows_of_parents_and_classics(begin):
     assert set(found.classics["fcfs"].values()) == {0.0}
     for one in members:
         assert found.parents[one.candidate].keys() == names
-        assert sum(found.parents[one.candidate].values()) == pytest.approx(sum(one.window_scores))
-        assert (one.candidate in found.tails) != one.clean
+        scores = found.parents[one.candidate]  # one load, so that a cell is a window
+        assert sum(scores.values()) == pytest.approx(sum(one.window_scores))
+        assert (one.candidate in found.broken) != one.clean
     assert 0 < len(found.tried) <= 8
     assert all(": keep, " in line or ": discard, " in line for line in found.tried)

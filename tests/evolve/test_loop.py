@@ -350,12 +350,11 @@ def test_whole_numbers_that_never_end_are_stopped(make_run, monkeypatch):
             return [Proposal(bomb, self.name), *super().propose(parents, count - 1, rng)]
 
     monkeypatch.setattr(run, "make_proposer", lambda share: Bomber())
-    monkeypatch.setattr(run, "BEHAVIOUR_SECONDS", 0.3)
     folder, _ = make_run(("generations = 3", "generations = 1"))
     first = candidates(folder)[0]
 
     assert first.verdict == "crash"
-    assert "take more than 0.3 s to decide" in first.sentence
+    assert "whole number" in first.sentence
 
 
 def test_text_that_is_no_text_is_archived(make_run, monkeypatch):

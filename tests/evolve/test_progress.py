@@ -276,7 +276,9 @@ def test_a_text_that_was_put_into_an_archive_is_not_run(folder, tmp_path):
     loop = "    for _ in range(9):\n        pass\n"
     text = f"def waiting_key(request, engine):\n{loop}    return 0.0\n"
     with sqlite3.connect(copy / FILE) as connection:
-        connection.execute("UPDATE candidates SET text = ?", (text,))
+        connection.execute(
+            "UPDATE candidates SET text = ?, text_sha256 = ?", (text, text_sha256(text))
+        )
     connection.close()
 
     with pytest.raises(PolicyError, match="a loop"):

@@ -222,7 +222,7 @@ def test_nobody_is_good_whom_another_policy_leads(document, score, kind):
     diagnosis["suggestions"] = [{"kind": "good", "text": "fine", "numbers": {}}]
     for values in diagnosis["parts"].values():
         for row in values["leaderboard"][1:]:
-            row |= {"score": score, "broken_guards": 0}
+            row |= {"score": score, "broken_guards": 0, "reasons": [], "worse": 0}
             values["leaderboard"][0]["score"] = 0.5
 
     [told] = suggestions(diagnosis)

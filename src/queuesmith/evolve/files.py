@@ -19,7 +19,8 @@ class Files:
     Parameters
     ----------
     folder : str or path
-        Its ``.py`` files are proposed; folders inside it are not looked into.
+        Its ``.py`` files are proposed; folders inside it are not looked into, and links out of it
+        are not followed.
 
     Raises
     ------
@@ -63,4 +64,5 @@ class Files:
         return proposals
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("*.py"))
+        folder = self.folder.resolve()
+        return sorted(path for path in folder.glob("*.py") if path.resolve().is_relative_to(folder))

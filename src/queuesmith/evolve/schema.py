@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from queuesmith.evolve.gate import text_sha256
+
 #: "qsev": tells our files from other programs'.
 APPLICATION_ID = 0x71736576
 SCHEMA = 2
@@ -105,12 +107,16 @@ class Verdict:
 #: Of a candidate, in the order in which `read_candidate` takes them.
 COLUMNS = (
     "number, seed, track, generation, island, text, behaviour, proposer, parents, note, size, "
-    "prompt, answer, meta, status, score, window_scores, clean, verdict, sentence"
+    "prompt, answer, meta, status, score, window_scores, clean, verdict, sentence, "
+    "text_sha256"
 )
 
 
 def read_candidate(row: Sequence[Any]) -> Candidate:
-    """Make a candidate of a row of `COLUMNS`."""
+    """Make a candidate of a row of `COLUMNS`; raises `ValueError` if its text was changed."""
+    # Texts whose form was refused may hold what UTF-8 cannot, and are kept written out.
+    if row[14] not in NOT_EVALUATED and text_sha256(row[5]) != row[20]:
+        raise ValueError(f"the text of candidate {row[0]} is not the one that was written")
     prompt, answer, meta = row[11], row[12], json.loads(row[13])
     meta |= {"prompt": prompt} if prompt else {}
     meta |= {"answer": answer} if answer else {}
