@@ -48,7 +48,7 @@ TESTS = [
     "tests/report/test_report_figures.py",
     "tests/report/test_report_page.py",
     "tests/study/test_run.py",
-    "tests/test_evaluate.py",
+    "tests/evaluation/test_evaluate.py",
     "tests/test_metrics.py",
     "tests/test_public_names.py",
     "tests/traces/test_formats.py",
@@ -58,7 +58,7 @@ TESTS = [
 #: Minutes of these files that say nothing of versions: much memory, many runs.
 LEFT_OUT = [
     "tests/engine/test_simulate.py::test_a_million_requests_take_less_than_a_gibibyte",
-    "tests/cli/test_compare.py::test_twelve_policies_are_compared_by_default_and_all_on_request",
+    "tests/cli/test_compare.py::test_the_panel_is_compared_by_default_and_all_on_request",
 ]
 
 

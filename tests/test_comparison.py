@@ -280,7 +280,8 @@ def test_an_argument_that_makes_no_sense_is_refused(trace, options, error, messa
 def test_real_traffic_is_compared_and_called_real(traces_dir, name, num_requests):
     trace = load_trace(traces_dir / "azure_2023" / name)
 
-    document = compare(trace, ["fcfs", "sjf", "srpt"], "light,heavy", window_len=500).to_json()
+    found = compare(trace, ["fcfs", "sjf", "srpt"], "light,heavy", num_windows=16, window_len=500)
+    document = found.to_json()
 
     origin = document["origin"]
     assert (origin["kind"], origin["source"]) == ("real", name)

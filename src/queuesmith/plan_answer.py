@@ -214,7 +214,7 @@ def _what_lasts(best: Row, reference: Row, config: Row) -> str:
 
 
 def _what_breaks(best: Row, reference: Row, config: Row) -> str:
-    """Say which limit is missed just above the capacity, and how long the worst-served request waits."""
+    """Say which limit is missed just above the capacity, and how long the longest wait is."""
     edge = best["at_broke"]
     missed = edge["num_requests"] - edge["met"]
     by = [(edge[f"over_{name}"], name) for name in LIMITS if config["slo"][name] is not None]

@@ -13,7 +13,8 @@ from queuesmith.config import EngineConfig
 from queuesmith.engine.step_time import get_preset
 from queuesmith.traces.trace import Trace
 
-FILES = {"check.json", "requests.parquet", "report.html"}
+#: The log is of a server on which one factor explains all, so that the engine is written, too.
+FILES = {"check.json", "requests.parquet", "report.html", "engine.toml"}
 NAME = "llama-3.1-8b/h100_sxm"
 
 

@@ -59,7 +59,7 @@ def test_the_version_is_printed(run):
         (["compare", "a.csv", "--windows", "many"], 'unable to convert "many" into int'),
         (["compare", "a.csv", "b.csv"], "b.csv"),
         (["compare", "a.csv", "--seed", "1", "--seed", "2"], "--seed"),
-        (["simulate", "a.csv", "--rho", "high"], 'unable to convert "high" into float'),
+        (["simulate", "a.csv", "--horizon", "high"], 'unable to convert "high" into float'),
         (["compare", "a.csv", "--output"], "--output requires an argument"),
     ],
 )

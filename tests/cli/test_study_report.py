@@ -111,7 +111,7 @@ def test_advise_places_a_trace_on_the_map(run, log, summary_file):
 
     assert ran.code == 0
     advice = json.loads(ran.out)
-    assert advice["schema"] == "queuesmith.advise/1"
+    assert advice["schema"] == "queuesmith.advise/2"
     assert advice["nearest"] in ("chat", "chat_too")
     assert advice["policy"] == "hrrn"
     assert advice["question"]["load"] == "knee"

@@ -4,11 +4,21 @@ Every step takes one second. `tokens` is what each step computes of each row; ke
 must both say so (`decide` checks that).
 """
 
+from pathlib import Path
+
 import pytest
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine.step_time import StepTime
+from queuesmith.policies.policy import load_text
 from queuesmith.traces.trace import Trace
+
+#: Under ``scheduling_policy="priority"`` the policy fcfs admits by priority; this one does not.
+BY_ARRIVAL = load_text(
+    "by_arrival",
+    "def waiting_key(request, engine):\n    return request.arrival_time\n",
+    Path("by_arrival.py"),
+)
 
 
 def roomy(**changes):
@@ -328,7 +338,7 @@ def test_preempting_oneself_ends_the_loop_even_for_requests_behind(decide):
     config = tight(10, scheduling_policy="priority")
     trace = together([4, 4], [4, 4], priority=[1, 0])
 
-    found = decide(trace, config)
+    found = decide(trace, config, BY_ARRIVAL)
 
     # Step 3 schedules nothing, although row 1 would fit into what row 0 gave up.
     assert found.tokens == [{0: 4, 1: 4}, {0: 1, 1: 1}, {}, {1: 1}, {1: 1}, {0: 6}, {0: 1}]
@@ -360,7 +370,7 @@ def test_a_victim_that_was_already_scheduled_gives_its_tokens_back(decide):
     )
     trace = together([6, 1, 5], [1, 5, 1], priority=[9, 0, 0])
 
-    found = decide(trace, config)
+    found = decide(trace, config, BY_ARRIVAL)
 
     # Step 2: row 0 takes 2 tokens and the last 2 of 6 blocks; row 1 needs one and takes all of
     # row 0; of the budget 4 - 2 + 2 - 1 = 3 row 2 gets 2, its threshold. Without the refund it
@@ -385,7 +395,7 @@ def test_a_refund_takes_the_victim_out_of_the_step_time(decide):
     trace = together([6, 1, 5], [1, 5, 1], priority=[9, 0, 0])
     step_time = StepTime(a=1.0, b1=2.0, t0=99, c=16.0, d=128.0, e=1024.0, f=8192.0)
 
-    found = decide(trace, config, step_time=step_time)
+    found = decide(trace, config, BY_ARRIVAL, step_time=step_time)
 
     # Step 1: P = 2 + 1 + 1, D = 0, A = 2 * 1 + 1 / 2 + 1 / 2 = 3.
     first = 1 + 2 * 4 + 1024 * 3 + 8192

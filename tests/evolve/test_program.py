@@ -31,7 +31,7 @@ def edge_rows():
     rng = np.random.default_rng(0)
     found = {}
     for hook, is_running in (("waiting_key", False), ("victim_key", True)):
-        rows = _reachable_rows(rng, is_running=is_running)
+        rows = _reachable_rows(rng, "running" if is_running else "waiting")
         found[hook] = [_plain(row) for row in rows.requests], [_plain(row) for row in rows.engines]
     return found
 

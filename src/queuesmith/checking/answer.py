@@ -1,4 +1,4 @@
-"""What a check says in sentences: how far to trust the simulator, what to correct, what is not known.
+"""What a check says in sentences: how far to trust the simulator, what to correct, what is unknown.
 
 Every sentence is made of numbers in the document of `queuesmith.checking.check`.
 """

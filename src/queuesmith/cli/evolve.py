@@ -275,7 +275,7 @@ def _print(document: dict[str, Any], console: "Console") -> None:
     classics = document["classics"]
     if classics:
         shown = ", ".join(
-            f"{row['policy']} {_signed(row['score'])}{'' if row['clean'] else ' (tail)'}"
+            f"{row['policy']} {_signed(row['score'])}{'' if row['clean'] else ' (breaks guards)'}"
             for row in classics[:4]
         )
         console.print(f"classics on the same windows: {shown}")
