@@ -270,7 +270,7 @@ def test_a_summary_that_was_changed_is_refused(tmp_path):
         "UPDATE candidates SET parents = 'x'",
         "UPDATE candidates SET window_scores = '1'",
         "UPDATE members SET window_scores = 'null'",
-        "UPDATE scores SET tail = x'00'",
+        "UPDATE scores SET kept = x'00'",
         "UPDATE candidates SET text = CAST(x'0aff0a' AS TEXT)",
         "UPDATE run SET value = '[' WHERE key = 'classics'",
         "DELETE FROM run",
