@@ -28,7 +28,7 @@ def test_report_writes_a_page_and_its_numbers_and_says_them(run, folder):
     assert ran.err == "page: run/evolution.html\n"
     assert ran.out.startswith("The champion (no. ")
     assert "on validation windows" in ran.out
-    assert "- In the last generation the search stands at" in ran.out
+    assert "- On tuning windows" in ran.out
 
 
 def test_report_prints_the_very_json_that_it_writes(run, folder, tmp_path):

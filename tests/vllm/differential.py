@@ -234,8 +234,10 @@ def run_case(seed, name, tally, *, reference=simulate_reference, large=False, **
     )
     turned_away = {r.row for r in engine.requests if not math.isnan(r.rejected_ts)}
     server = real.ApiServer(config)
-    # Without prefix caching no block differs from another, and the simulator only counts them.
-    ids = block_ids if config.enable_prefix_caching and len(block_ids) == len(steps) else None
+    # Without prefix caching no block differs from another, and the simulator only counts them; and
+    # where there is enough for all, the plug-in does not order them for `victim_key`.
+    is_caching = workload.contents is not None and policy.victim_key is None
+    ids = block_ids if is_caching and len(block_ids) == len(steps) else None
     is_async = config.async_scheduling
     follow(where, scheduler, workload, policy, steps, tally, is_async, server, ids)
     if server.rejected != turned_away:

@@ -20,6 +20,8 @@ from queuesmith.deploy.rows import Ledger, RequestRow
 from queuesmith.deploy.tracker import Tracker
 from queuesmith.policies import Policy
 
+#: Seconds; a request waits for the end of a step before the scheduler hears of it.
+LONGEST_STEP = 5.0
 _ADMISSION = attrgetter("queuesmith_row.admission")
 
 
@@ -144,9 +146,12 @@ class PolicyMixin:
     def policy_arrival(self: Any, request: Any) -> float:
         """Return when a request that comes now arrived, on `policy_clock`.
 
-        vLLM's ``Request.arrival_time`` is of the wall clock, which may be set.
+        vLLM's ``Request.arrival_time`` is of the wall clock, which may be set: no more is believed
+        of it than that a request came up to `LONGEST_STEP` ago, while a step was computed.
         """
-        return self.policy_clock()  # type: ignore[no-any-return]
+        ago = time.time() - float(request.arrival_time)
+        now: float = self.policy_clock()
+        return now - ago if 0.0 < ago < LONGEST_STEP else now
 
     def _policy_arrive(self: Any, request: Any) -> None:
         self._policy_tracker.arrive(request, self.policy_arrival(request))

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import tempfile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ def _build(policy: Policy | None, config: EngineConfig) -> tuple[Any, list[float
     )
     clock = [0.0]
     scheduler.policy_clock = lambda: clock[0]
+    scheduler.policy_arrival = attrgetter("arrival_time")  # on the same clock
     if policy is not None:
         check_deployable(policy, settings)
         # The policy decides alone, as in the simulator; the guards read the machine's own clock.
