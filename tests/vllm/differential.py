@@ -198,7 +198,7 @@ def run_case(seed, name, tally, *, reference=simulate_reference, large=False, **
     predicted = rng.choice([1.0, 4.0, 30.0, 100.0, np.nan], len(trace))
     if real.IS_OLDER:  # there a lone request obeys the threshold
         settings = {**real.YOUNGER_SETTINGS, "long_prefill_token_threshold": 0, **settings}
-    policy = get_policy({"stock fcfs": "fcfs", "stock priority": "priority"}.get(name, name))
+    policy = get_policy("fcfs" if name in STOCK else name)
     if name == "stock priority":
         config = replace(config, scheduling_policy="priority")
     try:
