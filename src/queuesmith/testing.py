@@ -6,7 +6,7 @@ windows through the compiled and the reference engine, which must decide the sam
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from types import SimpleNamespace
@@ -28,8 +28,18 @@ NUM_WINDOWS = 12
 NUM_REQUESTS = 24
 
 _FLAGS = ("admit", "hold", "reject")
-#: ENGINE settings that would make the small engine of these windows a large one.
-_SIZES = ("max_num_batched_tokens", "max_num_scheduled_tokens", "max_model_len", "num_gpu_blocks")
+#: ENGINE settings that the small engine of these windows does not take over, as they would make it
+#: a large one, or one that no request fits.
+_SIZES = (
+    "max_num_batched_tokens",
+    "max_num_scheduled_tokens",
+    "max_model_len",
+    "num_gpu_blocks",
+    "block_size",
+    "watermark",
+)
+#: The most it takes of others, so that they still decide something there.
+_MOST = {"max_num_seqs": 24, "max_num_active_seqs": 24, "long_prefill_token_threshold": 24}
 
 # What an engine can show a policy. Lengths go up to what a trace may hold; times may be those of a
 # simulated clock, which starts near 0, or a wall clock. Averages start at 1.0 and are of positive
@@ -260,8 +270,7 @@ def _compare_engines(policy: Policy, rng: np.random.Generator) -> tuple[int, int
             block_size=4,
             max_model_len=80,
         )
-        fitting = {name: value for name, value in policy.engine.items() if name not in _SIZES}
-        config = config.override(fitting)
+        config = config.override(_fitting(policy.engine))
         workload = prepare(trace, config, rng.choice([2.0, 9.0, math.nan], NUM_REQUESTS))
         result = simulate_workload(workload, compiled, config, step_time, record=True)
         jumped = simulate_workload(workload, compiled, config, step_time)
@@ -278,6 +287,15 @@ def _compare_engines(policy: Policy, rng: np.random.Generator) -> tuple[int, int
         num_steps += result.num_steps
         num_preemptions += result.num_preemptions
     return num_steps, num_preemptions
+
+
+def _fitting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a bundle as an engine of a few requests can have them."""
+    return {
+        name: min(value, _MOST[name]) if name in _MOST and isinstance(value, int) else value
+        for name, value in settings.items()
+        if name not in _SIZES
+    }
 
 
 def _notes(policy: Policy) -> Iterator[str]:

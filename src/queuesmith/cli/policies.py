@@ -15,6 +15,7 @@ def policies(
     name: str | None = None,
     *,
     check: Annotated[bool, Parameter(negative=())] = False,
+    explain: Annotated[bool, Parameter(negative=())] = False,
     json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> None:
     """List the policies, explain one, or check a file of your own.
@@ -25,13 +26,18 @@ def policies(
         A policy to explain: a name or a file. All are listed when left out.
     check
         Run the conformance suite on it.
+    explain
+        Show in which order it would admit a small queue.
     json_
         Print one JSON document instead of text.
     """
     from rich.console import Console
 
+    from queuesmith.errors import ConfigError
     from queuesmith.policies import get_policy, policy_names
 
+    if explain and (name is None or json_):
+        raise ConfigError("--explain prints the queue of one policy: policies NAME --explain")
     chosen = [get_policy(one) for one in ([name] if name else policy_names())]
     reports = {}
     if check:
@@ -51,8 +57,10 @@ def policies(
     elif check:
         for report in reports.values():
             console.print(str(report), markup=False)
-    else:
+    elif not explain:
         _explain(chosen[0], console)
+    if explain:
+        _show_queue(chosen[0], console)
 
 
 def _describe(policy: "Policy") -> dict[str, Any]:
@@ -111,3 +119,29 @@ def _explain(policy: "Policy", console: Any) -> None:
             console.print(f"{title}: {text}" if title else text, markup=False)
     console.print()
     console.print(Padding(Syntax(policy.source, "python", background_color="default"), (0, 2)))
+
+
+def _show_queue(policy: "Policy", console: Any) -> None:
+    from rich.table import Table
+
+    from queuesmith.policies.small_queue import small_queue
+
+    table = Table(
+        box=None,
+        pad_edge=False,
+        title=f"A queue of six under {policy.name}, in the order of admission (smallest key first)",
+        title_justify="left",
+        title_style="",
+    )
+    for column in ("", "waited", "prompt", "output predicted", "priority", "key"):
+        table.add_column(column, justify="right")
+    for place, asked in enumerate(small_queue(policy), 1):
+        table.add_row(
+            str(place) if asked.admitted else "kept back",
+            f"{asked.wait:g} s",
+            f"{asked.prompt:,}",
+            f"{asked.predicted_output:,}",
+            str(asked.priority),
+            f"{asked.key:.6g}",
+        )
+    console.print(table)

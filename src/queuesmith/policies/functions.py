@@ -118,6 +118,8 @@ class FunctionChecker:
             if isinstance(statement, ast.Return):
                 if statement.value is None:
                     self.refuse(statement, "`return` without a value; return a number or a bool")
+                if isinstance(statement.value, ast.Tuple):
+                    self._tuple_key(statement.value)
                 operations += self._expression(statement.value, defined)
                 returned = True
             elif isinstance(statement, ast.Assign):
@@ -150,6 +152,16 @@ class FunctionChecker:
             elif not isinstance(statement, ast.Pass):
                 self.scope.refuse_kind(statement)
         return returned, operations
+
+    def _tuple_key(self, node: ast.Tuple) -> None:
+        """Refuse keys that are compared one after the other; propose one number in their place."""
+        parts = [f"({ast.unparse(part)[:60]})" for part in node.elts[:2]]
+        first, second = parts if len(parts) == 2 else ("first", "second")
+        self.refuse(
+            node,
+            "returns a tuple, and a key is one number; give the first part a weight above any "
+            f"difference of what follows: return 1e10 * {first} + {second}",
+        )
 
     def _target(self, target: ast.expr) -> None:
         if isinstance(target, ast.Attribute | ast.Subscript):
@@ -203,7 +215,11 @@ class FunctionChecker:
         match node:
             case ast.Constant(value=value):
                 if isinstance(value, str | bytes):
-                    self.refuse(node, "text has no use in a policy; delete it")
+                    self.refuse(
+                        node,
+                        "text has no use in a policy; give each class a number in its place, such "
+                        "as 0 if request.priority < 1 else 1",
+                    )
                 if type(value) not in (int, float, bool):
                     self.refuse(node, f"{value!r} is not a number; write one, or math.inf for last")
                 if isinstance(value, int) and value >= 2**63:

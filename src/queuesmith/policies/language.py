@@ -122,7 +122,7 @@ REFUSED: dict[type[ast.AST], str] = {
     ast.Await: "`await` has no meaning here; hooks answer at once",
     ast.Yield: "`yield` would keep state between calls; return the value instead",
     ast.YieldFrom: "`yield` would keep state between calls; return the value instead",
-    ast.JoinedStr: "text has no use in a policy, which computes numbers; delete it",
+    ast.JoinedStr: "text has no use in a policy, which computes numbers; give each class a number",
     ast.List: "a list; keep numbers in an UPPER_CASE tuple at the top of the file",
     ast.Tuple: "a tuple inside a function; keep it in an UPPER_CASE constant at the top",
     ast.Dict: "a dict; keep numbers in an UPPER_CASE tuple at the top of the file",
