@@ -86,3 +86,47 @@ def test_an_unknown_name_comes_with_a_suggestion(refused):
     message = refused("policies", "agedsjf")
 
     assert "there is no policy 'agedsjf'. Did you mean 'aged_sjf'?" in message
+
+
+BUNDLES = {
+    "seats": "ENGINE = {'max_num_seqs': 64, 'max_num_batched_tokens': 4096}\n",
+    "threshold": "ENGINE = {'long_prefill_token_threshold': 2048, 'max_num_seqs': 512}\n",
+    "blocks": "ENGINE = {'block_size': 32, 'watermark': 0.05}\n",
+}
+
+
+@pytest.mark.parametrize("name", BUNDLES)
+def test_a_bundle_of_any_size_keeps_the_contract(run, tmp_path, name):
+    text = BUNDLES[name] + "def waiting_key(request, engine):\n    return request.arrival_time\n"
+    (tmp_path / f"{name}.py").write_text(text)
+
+    ran = run("policies", f"./{name}.py", "--check")
+
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("(request.priority, request.arrival_time)", "return 1e10 * (request.priority) + "),
+        ("'urgent'", "give each class a number in its place"),
+    ],
+)
+def test_a_key_that_is_no_number_is_refused_with_what_can_be_written(
+    refused, tmp_path, value, said
+):
+    (tmp_path / "mine.py").write_text(f"def waiting_key(request, engine):\n    return {value}\n")
+
+    assert said in refused("policies", "./mine.py", "--check")
+
+
+def test_explain_shows_a_small_queue_in_order(run):
+    ran = run("policies", "sjf", "--explain")
+
+    rows = [line.split() for line in ran.out.splitlines() if " s " in line]
+    assert ran.code == 0
+    assert [row[3] for row in rows] == ["100", "200", "1,500", "1,500", "6,000", "30,000"]
+
+
+def test_explain_is_about_one_policy(refused):
+    assert "--explain prints the queue of one policy" in refused("policies", "--explain")
