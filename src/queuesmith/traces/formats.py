@@ -98,8 +98,8 @@ FORMATS = (
             ("event that is no finished request", "event", _is_not("request.finished")),
             ("aborted request", "out.meta_info.finish_reason.type", _is_not("stop", "length")),
         ),
-        lacks="log finished requests with an SGLang that writes request_received_ts (0.5.4 and "
-        "later), with --log-requests --log-requests-format json",
+        lacks="log finished requests with an SGLang that writes request_received_ts, with "
+        "--log-requests --log-requests-format json",
     ),
     Format(
         name="sglang_metrics",
@@ -114,7 +114,7 @@ FORMATS = (
             "queued_time": ("queue_time",),
         },
         left_out=(("aborted request", "finish_reason.type", _is_not("stop", "length")),),
-        lacks="use an SGLang that writes request_received_ts (0.5.4 and later)",
+        lacks="use an SGLang that writes request_received_ts",
     ),
     Format(
         name="inference_perf",
