@@ -77,7 +77,8 @@ def main() -> int:
     seed = arguments.first_seed
     while tally.steps < arguments.steps:
         of_vllm = seed % STOCK_FCFS_EVERY == 0
-        name = "stock fcfs" if of_vllm else policies[seed % len(policies)]
+        place = (seed - seed // STOCK_FCFS_EVERY) % len(policies)
+        name = "stock fcfs" if of_vllm else policies[place]
         try:
             run_case(seed, name, tally, large=True)
         except Mismatch as mismatch:
