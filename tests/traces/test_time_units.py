@@ -299,3 +299,10 @@ def test_times_from_zero_are_not_taken_for_times_since_1970(seconds):
 def test_a_clock_that_only_looks_like_1970_is_none():
     # Nanoseconds since a machine was started, of 20 minutes: as milliseconds they last 38 years.
     assert epoch_unit(np.linspace(1.2e12, 2.4e12, 500)) is None
+
+
+def test_a_name_of_a_million_brackets_is_no_unit_at_once():
+    name = "[" * 1_000_000 + "ms"
+
+    assert unit_of(name) is None
+    assert without_unit(name) == name

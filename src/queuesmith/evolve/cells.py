@@ -242,12 +242,14 @@ def _quantile(tails: Floats, num: Floats, level: float) -> Floats:
 
 
 def _itl_quantile(counts: Floats, level: float) -> Floats:
-    """Middle, on a logarithmic scale, of the bin that holds the quantile."""
-    below = np.cumsum(counts, axis=1)
-    wanted = level * below[:, -1]
-    place = (below >= wanted[:, None]).argmax(axis=1)
-    middle = np.sqrt(ITL_EDGES[place] * ITL_EDGES[place + 1])
-    return np.where(wanted > 0, middle, np.nan)
+    """As `queuesmith.evaluation.statistics.ItlQuantile`, from counts by row."""
+    upto = np.cumsum(counts, axis=1)
+    wanted = level * upto[:, -1]
+    place = (upto >= wanted[:, None]).argmax(axis=1)
+    rows = np.arange(len(counts))
+    within = 1.0 - (upto[rows, place] - wanted) / np.maximum(counts[rows, place], 1)
+    low, high = ITL_EDGES[place], ITL_EDGES[place + 1]
+    return np.where(wanted > 0, low * (high / low) ** within, np.nan)
 
 
 def samples_of(cells: Sequence[tuple[int, CellResult]], *, has_slo: bool) -> Samples:

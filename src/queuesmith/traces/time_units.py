@@ -26,6 +26,7 @@ _ENDING = re.compile(
     rf"(?P<stem>.*?)(?:[ _.(\[-]+(?P<low>(?i:{'|'.join(_UNIT_OF)}))[)\]]?"
     r"|(?<=[a-z])(?P<camel>Ms|Us|Ns|Nanos?|Micros|Millis|Seconds))",
 )
+_LONGEST_NAME = 300
 #: From 2001 to 2096, in seconds since 1970.
 _EPOCH = (1e9, 4e9)
 #: The share of times that must lie there, since some may be damaged.
@@ -43,7 +44,7 @@ def unit_of(name: str) -> str | None:
     >>> [unit_of(name) for name in ("ttft_ms", "usage.latencyMs", "startTimeUnixNano", "ts", "e2e")]
     ['ms', 'ms', 'ns', None, None]
     """
-    ending = _ENDING.fullmatch(name)
+    ending = _ending(name)
     return _UNIT_OF[(ending["low"] or ending["camel"]).lower()] if ending else None
 
 
@@ -56,8 +57,13 @@ def without_unit(name: str) -> str:
     >>> without_unit("arrival_time_us"), without_unit("ts")
     ('arrival_time', 'ts')
     """
-    ending = _ENDING.fullmatch(name)
+    ending = _ending(name)
     return ending["stem"] if ending else name
+
+
+def _ending(name: str) -> re.Match[str] | None:
+    # The pattern takes the square of the length; no field has such a name.
+    return _ENDING.fullmatch(name) if len(name) <= _LONGEST_NAME else None
 
 
 def units_of(names: Mapping[str, str]) -> dict[str, str]:
