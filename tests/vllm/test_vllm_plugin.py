@@ -667,7 +667,7 @@ RULES = {
     ],
     an_untested_version_does_not_start: [
         (PLUGIN, "not in known and not allow_untested:", "is None:"),
-        (PLUGIN, "if found is None:", "if False:"),
+        (PLUGIN, "if found is None:", "if found is None:\n        return\n    if False:"),
     ],
 }  # fmt: skip
 
