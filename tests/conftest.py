@@ -18,6 +18,23 @@ settings.register_profile("queuesmith", deadline=None, derandomize="CI" in os.en
 settings.load_profile("queuesmith")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nobodys_home(tmp_path_factory, request):
+    """Let no test read or write the cache, state or configuration of the account it runs under.
+
+    Compiled policies are kept from run to run all the same, in the cache of pytest.
+    """
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
+            patch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+        patch.delenv("XDG_CONFIG_DIRS", raising=False)
+        patch.delenv("XDG_DATA_DIRS", raising=False)
+        patch.setenv("QUEUESMITH_CACHE", str(request.config.cache.mkdir("queuesmith")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def traces_dir() -> Path:
     """Return the folder with real traces, or skip."""

@@ -18,7 +18,7 @@ from queuesmith.documents import printable
 from queuesmith.errors import PolicyError, UnknownPolicy, did_you_mean
 from queuesmith.policies.arithmetic import keep_to_64_bits
 from queuesmith.policies.language import BUILTINS, HOOKS, MAX_BYTES, POLICY, Contract
-from queuesmith.policies.syntax import CheckedFile, check_syntax
+from queuesmith.policies.syntax import CheckedFile, check_syntax, parse_expression
 from queuesmith.request import SHARED_FIELDS
 
 Hook = Callable[[Any, Any], Any]
@@ -391,7 +391,7 @@ def _parse_arguments(name: str, arguments: str) -> list[tuple[str, int | float]]
         f"{name}: cannot read the parameters ({arguments[:60]}); write {name}(PARAM=number, ...)"
     )
     try:
-        call = ast.parse(f"policy({arguments})", mode="eval").body
+        call = parse_expression(f"policy({arguments})")
         if not isinstance(call, ast.Call) or call.args:
             raise PolicyError(problem)
         pairs = [(item.arg or "**", ast.literal_eval(item.value)) for item in call.keywords]

@@ -6,6 +6,8 @@ is one line with the file, the line, what is wrong and what to write instead.
 """
 
 import ast
+import os
+import threading
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -23,6 +25,20 @@ from queuesmith.policies.language import (
 )
 from queuesmith.policies.rewriting import rewrite
 from queuesmith.policies.scope import Scope
+
+#: Held while text becomes a tree and a tree becomes code: in CPython 3.11 threads that do so at the
+#: same time raise SystemError, and `warnings.catch_warnings` is of the whole process.
+_parsing = threading.Lock()
+
+
+def _forget_lock() -> None:
+    """Take a new lock in a fork: the old one may be held by a thread that is not there."""
+    global _parsing
+    _parsing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
 
 
 @dataclass(frozen=True)
@@ -82,7 +98,7 @@ def check_syntax(source: str, filename: str, contract: Contract = POLICY) -> Che
             f"{contract.kind} may have; a {contract.kind} is one short file"
         )
     try:
-        with warnings.catch_warnings():
+        with _parsing, warnings.catch_warnings():
             warnings.simplefilter("error")  # an odd escape would warn again wherever this runs
             tree = ast.parse(source, filename)
             return _FileChecker(filename, tree, contract).check()
@@ -100,6 +116,12 @@ def check_syntax(source: str, filename: str, contract: Contract = POLICY) -> Che
         raise PolicyError(
             f"{filename}: nested too deeply to be read; split long expressions into lines"
         ) from None
+
+
+def parse_expression(text: str) -> ast.expr:
+    """Return the tree of an expression; raise what `ast.parse` does."""
+    with _parsing:
+        return ast.parse(text, mode="eval").body
 
 
 class _FileChecker:
