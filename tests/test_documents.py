@@ -1,12 +1,13 @@
 """What of a command line is shown and kept."""
 
 import shlex
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuesmith.documents import hide_secrets
+from queuesmith.documents import hide_secrets, printable
 
 SECRET = "c0ffee-and-more"
 
@@ -52,3 +53,14 @@ def test_nothing_else_is_changed(line):
 @given(st.lists(st.text(max_size=30), max_size=5))
 def test_any_words_can_be_shown(words):
     assert len(hide_secrets(words)) == len(words)
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_what_is_printable_can_be_written_and_steers_nothing(text):
+    shown = printable(text)
+
+    shown.encode("utf-8")
+    assert not any(unicodedata.category(each)[0] == "C" for each in shown)
+    assert len(shown.splitlines()) <= 1
+    assert printable(shown) == shown
+    assert printable("日本　語 é") == "日本　語 é"

@@ -14,6 +14,7 @@ import re
 import shlex
 import stat
 import tomllib
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -107,7 +108,10 @@ def printable(text: str) -> str:
     'log\\x1b[2J.csv'
     """
     return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        each
+        if each.isprintable() or unicodedata.category(each) == "Zs"  # spaces of other scripts
+        else each.encode("unicode_escape").decode()
+        for each in text
     )
 
 

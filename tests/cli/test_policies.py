@@ -130,3 +130,26 @@ def test_explain_shows_a_small_queue_in_order(run):
 
 def test_explain_is_about_one_policy(refused):
     assert "--explain prints the queue of one policy" in refused("policies", "--explain")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--check",), ("--explain",)])
+def test_no_text_of_a_file_steers_the_terminal(run, tmp_path, options):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        '"""Sum\x1b[2Jmary \u202e\\ud800.\n\nKnows:   a\x1b]0;x\x07b\n"""\n'
+        "def waiting_key(request, engine):\n"
+        "    return request.arrival_time  # \x1b[2J\n"
+    )
+
+    ran = run("policies", str(path), *options)
+
+    assert ran.code == 0
+    assert all(each.isprintable() or each == "\n" for each in ran.out + ran.err)
+
+
+def test_no_error_line_steers_the_terminal(run):
+    ran = run("simu\x1b[2J\ud800late")
+
+    assert ran.code == 2
+    assert "simu\\x1b[2J\\ud800late" in ran.err
+    assert ran.err.count("\n") == 1

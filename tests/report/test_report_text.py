@@ -83,7 +83,7 @@ def test_names_cannot_steer_the_terminal(comparison):
 
     assert "\x1b" not in text
     assert "\x07" not in text
-    assert "sjf?[2J[red]" in text
+    assert "sjf\\x1b[2J[red]" in text
     assert "[bold]not markup[/bold]" in text
 
 

@@ -263,3 +263,38 @@ def test_no_row_of_a_table_goes_missing_uncounted(tmp_path, rows):
         return
     blank = sum(len(row) == 1 and not row[0] for row in rows)
     assert len(trace) + sum(trace.origin.dropped.values()) == len(rows) + 1 - blank
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), pa.array(["x" * 100_000])),
+        pa.array([[7] * 10_000] * 3000, pa.list_(pa.int8())),
+    ],
+    ids=["texts", "lists"],
+)
+def test_a_small_file_that_unpacks_to_much_is_refused_before_it_does(tmp_path, client):
+    numbers = pa.array(range(3000))
+    table = pa.table({"arrival_time": numbers, "prompt_len": numbers, "client": client})
+    path = tmp_path / "small.parquet"
+    pa.parquet.write_table(table.append_column("output_len", numbers), path, compression="zstd")
+    assert path.stat().st_size < 300_000
+
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(TraceError, match=r"bytes unpack to [23]\d\d,\d{3},\d{3}, as those of no"):
+        load_trace(path)
+    assert pa.default_memory_pool().max_memory() <= max(before, 100_000_000)
+
+
+def test_texts_that_are_kept_once_each_are_read_as_they_are(tmp_path):
+    names = [None, "one", "two", "one"]
+    columns = {"arrival_time": [0, 1, 2, 3], "prompt_len": [1] * 4, "output_len": [1] * 4}
+    plain, nested = tmp_path / "plain.parquet", tmp_path / "nested.parquet"
+    pa.parquet.write_table(pa.table(columns | {"client": names}), plain, row_group_size=2)
+    within = [{"client": name} for name in names]
+    pa.parquet.write_table(pa.table(columns | {"of": within}), nested, row_group_size=2)
+
+    clients = load_trace(plain).client.tolist()
+    assert clients[0] == -1
+    assert clients[1] == clients[3] != clients[2]
+    assert load_trace(nested, columns={"client": "of.client"}).client.tolist() == clients

@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError
 
 from queuesmith._version import __version__
 from queuesmith.cli.output import reader_may_leave
+from queuesmith.documents import printable
 from queuesmith.errors import QueuesmithError
 
 DONE, NO, WRONG, FAULT, INTERRUPTED = 0, 1, 2, 70, 130
@@ -170,5 +171,5 @@ def _complain(message: str) -> int:
     if len(message) > MAX_MESSAGE:  # it repeats what it was given
         message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
     with contextlib.suppress(OSError):  # nobody reads it
-        print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
+        print(f"error: {printable(' '.join(message.splitlines()))}", file=sys.stderr)
     return WRONG

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from queuesmith.documents import printable
+
 if TYPE_CHECKING:
     from queuesmith.policies import Policy
 
@@ -118,7 +120,8 @@ def _explain(policy: "Policy", console: Any) -> None:
         if text:
             console.print(f"{title}: {text}" if title else text, markup=False)
     console.print()
-    console.print(Padding(Syntax(policy.source, "python", background_color="default"), (0, 2)))
+    source = "\n".join(map(printable, policy.source.expandtabs().split("\n")))
+    console.print(Padding(Syntax(source, "python", background_color="default"), (0, 2)))
 
 
 def _show_queue(policy: "Policy", console: Any) -> None:

@@ -303,11 +303,13 @@ def parameters_of(checked: CheckedFile, contract: Contract) -> dict[str, int | f
 
 def read_docstring(docstring: str) -> tuple[str, dict[str, str]]:
     """Split a docstring into its first paragraph and its Knows, Source and Caution sections."""
-    paragraphs = docstring.split("\n\n")
+    # Line by line, so that what no terminal or page takes is escaped and the lines stay.
+    lines = [printable(line) for line in docstring.expandtabs().splitlines()]
+    paragraphs = "\n".join(lines).split("\n\n")
     summary = " ".join(paragraphs[0].split())
     sections: dict[str, str] = {}
     current = ""
-    for line in docstring.splitlines():
+    for line in lines:
         found = _SECTION.match(line)
         if found:
             current = found[1]

@@ -12,6 +12,7 @@ from rich.text import Text
 from queuesmith import numbers
 from queuesmith.answer import LoadRow, describe_broken, describe_value
 from queuesmith.comparison import Comparison
+from queuesmith.documents import printable
 from queuesmith.evaluation.judge import Change
 from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.recommendation import Recommendation
@@ -105,8 +106,8 @@ def _costs(found: Recommendation) -> Table:
 
 
 def plain(text: object) -> str:
-    """Return text without characters that could steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text))
+    """Return what is to be shown as text, with what could steer a terminal escaped."""
+    return printable(str(text))
 
 
 def short(policy: str) -> str:

@@ -4,15 +4,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet
 
 from queuesmith.documents import printable
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
 from queuesmith.traces.cleaning import MEASURED, OPTIONAL, REQUIRED, Given, build_trace
 from queuesmith.traces.clocks import CLOCKED, LASTING
 from queuesmith.traces.jsonl import dotted_names, has_name, jsonl_names, read_jsonl
+from queuesmith.traces.parquet import BROKEN, read_parquet, schema_of
 from queuesmith.traces.source import Source, one_line
 from queuesmith.traces.time_units import units_of, without_unit
 from queuesmith.traces.trace import MAX_TOKENS, Trace
@@ -86,12 +85,8 @@ _TIMED = frozenset({*CLOCKED, *LASTING})
 _DELIMITERS = ",;\t|"
 #: Each costs kilobytes before a row is read; no log has a tenth of them.
 _MOST_COLUMNS = 10_000
-#: Rows that a Parquet file may hold in fewer bytes than rows, since equal ones cost nothing.
-_FREE_ROWS = 5_000_000
 #: In the metadata of a Parquet file: tokens in each block of `block_hashes`.
 HASH_BLOCK_SIZE = b"queuesmith.hash_block_size"
-#: What pyarrow raises on a damaged file.
-_BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, OverflowError, MemoryError)
 
 
 def read_table(source: Source, *, columns: Mapping[str, str] | None = None, given: Given) -> Trace:
@@ -156,7 +151,7 @@ def read_columns(source: Source, mapping: Mapping[str, str]) -> tuple[dict[str, 
     wanted = list(dict.fromkeys(mapping.values()))
     try:
         table, unreadable = _READERS[source.form](source, wanted)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise TraceError(
             f"{source.name} cannot be read as {source.form} ({one_line(error)}); fetch it again"
         ) from None
@@ -186,7 +181,7 @@ def column_names(source: Source) -> list[str]:
         If there is no header, or a name stands in it twice.
     """
     if source.form == "parquet":
-        names = list(_schema(source).names)
+        names = list(schema_of(source).names)
     elif source.form == "jsonl":
         names = jsonl_names(source.data)
         if not names:
@@ -267,7 +262,7 @@ def time_units(mapping: Mapping[str, str]) -> dict[str, str]:
 def _told_block_size(source: Source) -> int | None:
     if source.form != "parquet":
         return None
-    told = (_schema(source).metadata or {}).get(HASH_BLOCK_SIZE, b"")
+    told = (schema_of(source).metadata or {}).get(HASH_BLOCK_SIZE, b"")
     return int(told) if told.isdigit() and 0 < int(told) < MAX_TOKENS else None
 
 
@@ -276,14 +271,16 @@ def _all_names(source: Source, found: list[str]) -> list[str]:
     if source.form == "jsonl":
         return dotted_names(source.data)
     if source.form == "parquet":
-        return [name for name in found for name in _fields(name, _schema(source).field(name).type)]
+        return [
+            name for name in found for name in _fields(name, schema_of(source).field(name).type)
+        ]
     return found
 
 
 def _is_within(source: Source, name: str) -> bool:
     if source.form == "jsonl":
         return has_name(source.data, name)
-    return source.form == "parquet" and name in _all_names(source, _schema(source).names)
+    return source.form == "parquet" and name in _all_names(source, schema_of(source).names)
 
 
 def _fields(name: str, kind: pa.DataType) -> list[str]:
@@ -291,15 +288,6 @@ def _fields(name: str, kind: pa.DataType) -> list[str]:
         return [name]
     fields = [kind.field(place) for place in range(kind.num_fields)]
     return [within for one in fields for within in _fields(f"{name}.{one.name}", one.type)]
-
-
-def _schema(source: Source) -> pa.Schema:
-    try:
-        return pa.parquet.read_schema(pa.BufferReader(source.data))
-    except _BROKEN as error:
-        raise TraceError(
-            f"{source.name} is a damaged Parquet file ({one_line(error)}); fetch it again"
-        ) from None
 
 
 def _listed(names: list[str]) -> str:
@@ -366,25 +354,4 @@ def _read_jsonl(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array],
     return read_jsonl(source.data, wanted)
 
 
-def _read_parquet(source: Source, wanted: list[str]) -> tuple[dict[str, pa.Array], int]:
-    num_rows = pa.parquet.read_metadata(pa.BufferReader(source.data)).num_rows
-    if num_rows > max(_FREE_ROWS, len(source.data)):
-        raise ValueError(f"{num_rows:,} rows in {len(source.data):,} bytes")
-    there = _schema(source).names
-    whole = [name if name in there else name.split(".")[0] for name in wanted]
-    table = pa.parquet.read_table(pa.BufferReader(source.data), columns=list(dict.fromkeys(whole)))
-    columns = {}
-    for name in wanted:
-        column = table
-        for part in [name] if name in table.column_names else name.split("."):
-            column = column[part] if column is table else pc.struct_field(column, part)
-        column = column.combine_chunks()
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
-            column = column.cast(pa.string())
-        columns[name] = column
-    return columns, 0
-
-
-_READERS = {"csv": _read_csv, "jsonl": _read_jsonl, "parquet": _read_parquet}
+_READERS = {"csv": _read_csv, "jsonl": _read_jsonl, "parquet": read_parquet}
