@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 import queuesmith.study.run
 from queuesmith.config import Slo
+from queuesmith.documents import seal
 from queuesmith.engine import simulate
 from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.evaluation.evaluate import evaluate
@@ -213,7 +214,8 @@ def test_a_folder_of_another_design_is_refused_by_name(study, small, tmp_path):
 )
 def test_a_folder_of_another_version_is_refused(study, small, tmp_path, field, value, reason):
     path = tmp_path / "study" / "study.json"
-    path.write_text(json.dumps({**study.document, field: value}))
+    edited = {**study.document, field: value}
+    path.write_text(json.dumps(edited | {"seal": seal(edited)}))
 
     with pytest.raises(ConfigError, match=reason):
         run_study(small(sensitivity=AGAIN), tmp_path / "study", **SERIAL)
@@ -232,16 +234,37 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(small, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["chapter.txt"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}'])
-def test_a_damaged_document_is_refused(study, small, tmp_path, text):
-    (tmp_path / "study" / "study.json").write_text(text)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: '{"schema": 1}',
+        lambda text: text.replace("queuesmith.study/", "queuesmith.stuey/"),
+        lambda text: text.replace('"sha256": "', '"sha256": "0'),
+        lambda text: text.replace('"parts"', '"pants"'),
+        lambda text: text.replace('"name": "small"', '"name": "smell"'),
+    ],
+)
+def test_a_damaged_document_says_how_to_go_on_and_that_is_so(study, small, tmp_path, damage):
+    path = tmp_path / "study" / "study.json"
+    whole = path.read_text()
+    path.write_text(damage(whole))
+    assert path.read_text() != whole
+    parts = {part: part.stat().st_mtime_ns for part in (path.parent / "parts").iterdir()}
 
     for act in (
-        lambda: run_study(small(sensitivity=AGAIN), tmp_path / "study", **SERIAL),
-        lambda: Study.load(tmp_path / "study"),
+        lambda: run_study(small(sensitivity=AGAIN), path.parent, **SERIAL),
+        lambda: Study.load(path.parent),
     ):
-        with pytest.raises(ConfigError, match=r"study.json"):
+        with pytest.raises(ConfigError, match=r"study.json .*; remove it and run its study again"):
             act()
+    path.unlink()
+    run_study(small(sensitivity=AGAIN), path.parent, **SERIAL)
+
+    assert path.read_text() == whole
+    assert {part: part.stat().st_mtime_ns for part in parts} == parts
 
 
 def test_what_is_no_finished_study_is_not_read(study, tmp_path):

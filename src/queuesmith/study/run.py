@@ -34,7 +34,8 @@ from queuesmith.study.parts import (
     write_sealed,
 )
 
-SCHEMA = "queuesmith.study/1"
+_FAMILY = "queuesmith.study/"
+SCHEMA = f"{_FAMILY}1"
 DOCUMENT, WINDOWS = "study.json", "windows.parquet"
 #: What every document has.
 _KINDS = {
@@ -86,7 +87,6 @@ class Study:
                 f"{folder} holds no study; `queuesmith study run DESIGN --output {folder}` makes "
                 "one"
             )
-        _check_seal(folder, document)
         tables = [read_part(folder, key) for key in document["parts"]]
         missing = sum(table is None for table in tables)
         if missing:
@@ -327,13 +327,10 @@ def _refuse_another(folder: Path, there: dict[str, Any], document: dict[str, Any
         )
 
 
-def _check_seal(folder: Path, document: dict[str, Any]) -> None:
-    """Refuse a document that was edited or damaged; one older than seals has none."""
-    if document.get("seal", seal(document)) != seal(document):
-        raise ConfigError(
-            f"{folder / DOCUMENT} is not what was written; `queuesmith study run "
-            f"{document['name']} --output {folder}` writes it again, and runs no part twice"
-        )
+def _damaged(path: Path, what: str) -> ConfigError:
+    return ConfigError(
+        f"{path} {what}; remove it and run its study again: parts that are whole are kept"
+    )
 
 
 def _read_document(folder: Path) -> dict[str, Any] | None:
@@ -346,11 +343,12 @@ def _read_document(folder: Path) -> dict[str, Any] | None:
     except NotADirectoryError:
         raise ConfigError(f"{folder} is a file; name a folder") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path} cannot be read ({type(error).__name__}); remove it to run its study again: "
-            "parts that are whole are kept"
-        ) from None
+        raise _damaged(path, f"cannot be read ({type(error).__name__})") from None
     schema = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(schema, str) or not schema.startswith(_FAMILY):
+        raise _damaged(path, "is no document of a study")
+    if document.get("seal", seal(document)) != seal(document):  # one older than seals has none
+        raise _damaged(path, "is not what was written")
     if schema != SCHEMA:
         raise ConfigError(
             f"{path} has schema {schema!r:.80}, and this version reads {SCHEMA!r}; use the version "
@@ -358,8 +356,5 @@ def _read_document(folder: Path) -> dict[str, Any] | None:
         )
     damaged = [key for key, kind in _KINDS.items() if not isinstance(document.get(key), kind)]
     if damaged:
-        raise ConfigError(
-            f"{path} has no {damaged[0]} as it was written; remove it to run its study again: "
-            "parts that are whole are kept"
-        )
+        raise _damaged(path, f"has no {damaged[0]} as it was written")
     return document  # type: ignore[no-any-return]
