@@ -35,6 +35,7 @@ USUAL: dict[tuple[str, ...], list[str]] = {
         "10",
     ],
     ("plan",): ["log.csv", "--policies", "fcfs", "--windows", "2", "--window-len", "10"],
+    ("recommend",): ["log.csv", "--windows", "2", "--window-len", "10"],
     ("simulate",): ["log.csv"],
     ("check",): ["measured.csv"],
     ("policies",): ["sjf"],
