@@ -60,19 +60,25 @@ def summarize(name: str, folder: Path) -> Comparison:
 
 
 def count_answers(name: str, folder: Path, seeds: int) -> dict[str, object]:
-    """Count the answers of several seeds; a tie that names the commonest agrees with it."""
+    """Count the answers of several seeds, and how often they name the commonest one."""
     answers = [compare(load(name, folder, seed), seed=seed).answer for seed in range(seeds)]
-    # The values of a policy's parameters are counted by themselves.
-    named = [[one.partition("(")[0] for one in (each.policy, *each.tied)] for each in answers]
-    commonest, _ = Counter(each[0] for each in named).most_common(1)[0]
+    commonest, first = Counter(_names(each.policy)[0] for each in answers).most_common(1)[0]
+    tied = sum(commonest in _names(each.policy, *each.tied) for each in answers)
+    named = sum(commonest in _names(each.policy, *each.tied, *each.undecided) for each in answers)
     return {
         "source": name,
         "seeds": seeds,
         "answers": dict(Counter(answer.policy for answer in answers)),
         "commonest": commonest,
-        "named_first": sum(each[0] == commonest for each in named),
-        "named_or_tied": sum(commonest in each for each in named),
+        "named_first": first,
+        "named_or_tied": tied,
+        "named_tied_or_undecided": named,
     }
+
+
+def _names(*policies: str) -> list[str]:
+    """Return policies without the values of their parameters."""
+    return [policy.partition("(")[0] for policy in policies]
 
 
 def main() -> None:

@@ -139,6 +139,19 @@ def test_policies_as_good_as_the_best_are_named():
     assert "(b would do as well)" in found.sentences[0]
 
 
+@pytest.mark.parametrize(("rival", "answer"), [(0.5, "fast"), (1.5, "fcfs"), (0.1, "fast")])
+def test_what_gains_as_much_and_comes_close_to_a_guard_is_undecided(rival, answer):
+    times = FCFS * 0.3
+    times[:5, :2] = 1.5 * np.sort(FCFS[:5], axis=1)[:, -2:]  # in 5 of 8 windows
+    close = {"knee": make_samples(times)}
+
+    found = ask({"fcfs": SAME, "fast": {"knee": fast(rival)}, "close": close})
+
+    assert found.policy == answer
+    assert found.undecided == (() if rival == 0.1 else ("close",))
+    assert ("Undecided: close (" in text(found)) == (rival != 0.1)
+
+
 def test_every_goal_has_its_winner_at_the_end():
     decoding = replace(BASE, tpot=BASE.tpot / 2)
 

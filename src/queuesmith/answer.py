@@ -117,6 +117,8 @@ class Answer:
         The reference where nothing is surely better.
     tied : tuple of str
         Policies that would do as well.
+    undecided : tuple of str
+        Policies that gain as much or more and come close to a guard; see `Winner`.
     loads : tuple of str
         Where it is surely better.
     by_load : mapping of str to (str or None)
@@ -131,6 +133,7 @@ class Answer:
 
     policy: str
     tied: tuple[str, ...]
+    undecided: tuple[str, ...]
     loads: tuple[str, ...]
     by_load: Mapping[str, str | None]
     goals: tuple[Winner, ...]
@@ -260,7 +263,8 @@ def answer(
         same = [load for load in loads if load not in better]
         if same:
             sentences.append(f"At {_listed(same)} it is not surely better.")
-    sentences += _why_not(standings, best, goal)
+    sentences += _undecided(standings, found)
+    sentences += _why_not(standings, best, found, goal)
     sentences += _at_one_load(standings, goal, by_load, best)
     missed = [
         f"{load} ({numbers.share(row.metrics['slo_attainment'])} met)"
@@ -286,6 +290,7 @@ def answer(
     return Answer(
         policy=found.policy,
         tied=found.tied,
+        undecided=found.undecided,
         loads=better,
         by_load=by_load,
         goals=goals,
@@ -352,10 +357,28 @@ def _costs(best: Standing, load: Offered) -> str:
     return f"At {load.name}: {', '.join(parts)}."
 
 
-def _why_not(standings: Sequence[Standing], best: Standing, goal: Goal) -> list[str]:
+def _undecided(standings: Sequence[Standing], found: Winner) -> list[str]:
+    """Name what gains as much as the winner and is neither surely safe nor surely not."""
+    shares = {one.policy.name: one.held_share(list(one.loads)) for one in standings}
+    told = [f"{name} ({shares[name]:.0%})" for name in found.undecided]
+    if not told:
+        return []
+    gains = "gains" if len(told) == 1 else "gain"
+    return [
+        f"Undecided: {_listed(told)} {gains} as much or more and would be named if guards held in "
+        f"at least {HELD_SHARE:.0%} of draws of windows."
+    ]
+
+
+def _why_not(standings: Sequence[Standing], best: Standing, found: Winner, goal: Goal) -> list[str]:
     """Say what keeps the policies with a larger gain from being the answer: the two best."""
     others = sorted(
-        (one for one in standings if one.worth(goal) > max(best.worth(goal), MARGIN)),
+        (
+            one
+            for one in standings
+            if one.worth(goal) > max(best.worth(goal), MARGIN)
+            and one.policy.name not in found.undecided
+        ),
         key=lambda one: -one.worth(goal),
     )
     sentences = []
@@ -373,7 +396,7 @@ def _why_not(standings: Sequence[Standing], best: Standing, goal: Goal) -> list[
         elif one.held_share(list(one.loads)) < HELD_SHARE:
             share = one.held_share(list(one.loads))
             sentences.append(
-                f"{gain}, but its guards hold in only {share:.0%} of draws of windows: too close."
+                f"{gain}, but its guards hold in only {share:.0%} of draws of windows."
             )
         else:
             sentences.append(f"{gain}, but not surely at any load.")

@@ -372,21 +372,24 @@ class Winner:
         difference to it is not sure or a tie.
     gain : Change
         Over all loads.
-    share : float
-        Of draws of windows in which it wins by point estimates.
+    undecided : tuple of str
+        Others that gain as much or more and break no guard surely, but whose guards hold in
+        fewer draws of windows than what is recommended has to: more windows decide.
     """
 
     goal: str
     policy: str
     tied: tuple[str, ...]
     gain: Change
-    share: float = math.nan
+    undecided: tuple[str, ...] = ()
 
 
 #: A policy that wins so often when windows are drawn again would do as well.
 TIED_SHARE = 0.1
 #: The guards of what is recommended hold, by point estimate, in so many draws of windows.
-HELD_SHARE = 0.9
+HELD_SHARE = 0.95
+#: A policy whose guards hold in fewer draws than this is not considered.
+UNDECIDED_SHARE = 0.5
 
 
 def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | None = None) -> Winner:
@@ -400,64 +403,61 @@ def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | Non
         Only these: then only guards broken there count, too.
     """
     names = list(standings[0].loads) if loads is None else list(loads)
-
-    def able(one: Standing) -> bool:
-        clean = all(not one.loads[load].broken for load in names)
-        return (
-            one.kind == "policy"
-            and clean
-            and one.held_share(names) >= HELD_SHARE
-            and one.policy.name != REFERENCE
-            and any(one.better_at(goal, load) for load in names)
-        )
+    sign = 1 if goal.statistic.better == "lower" else -1
+    reference = next(one for one in standings if one.policy.name == REFERENCE)
 
     def draws(one: Standing) -> Draws:
         return combine([one.loads[load].draws[goal.name] for load in names])
 
-    reference = next(one for one in standings if one.policy.name == REFERENCE)
-    sign = 1 if goal.statistic.better == "lower" else -1
-    candidates = [one for one in standings if able(one) and sign * draws(one).estimate < 0]
-    if not candidates:
-        return Winner(goal.name, REFERENCE, (), reference.gain[goal.name])
-    shares = _win_shares(standings, goal, names)
-    ordered = sorted(
-        candidates,
+    gaining = [
+        one
+        for one in standings
+        if one.kind == "policy"
+        and one.policy.name != REFERENCE
+        and all(not one.loads[load].broken for load in names)
+        and any(one.better_at(goal, load) for load in names)
+        and sign * draws(one).estimate < 0
+    ]
+    held = {one.policy.name: one.held_share(names) for one in gaining}
+    safe = [one for one in gaining if held[one.policy.name] >= HELD_SHARE]
+    close = [one for one in gaining if UNDECIDED_SHARE <= held[one.policy.name] < HELD_SHARE]
+    if not safe:
+        undecided = tuple(one.policy.name for one in close)
+        return Winner(goal.name, REFERENCE, (), reference.gain[goal.name], undecided)
+    shares = _win_shares(safe, goal, names)
+    best, *others = sorted(
+        safe,
         key=lambda one: (-shares[one.policy.name], sign * draws(one).estimate, one.policy.name),
     )
-    best = ordered[0]
-    tied = [
-        one.policy.name
-        for one in ordered[1:]
-        if shares[one.policy.name] >= TIED_SHARE or _as_good(draws(one), draws(best), sign)
-    ]
     return Winner(
         goal.name,
         best.policy.name,
-        tuple(tied),
+        tuple(
+            one.policy.name
+            for one in others
+            if shares[one.policy.name] >= TIED_SHARE or _as_good(draws(one), draws(best), sign)
+        ),
         _gain(goal, {load: best.loads[load] for load in names}),
-        shares[best.policy.name],
+        tuple(one.policy.name for one in close if _as_good(draws(one), draws(best), sign)),
     )
 
 
-def _win_shares(
-    standings: Sequence[Standing], goal: Goal, loads: Sequence[str]
-) -> dict[str, float]:
+def _win_shares(safe: Sequence[Standing], goal: Goal, loads: Sequence[str]) -> dict[str, float]:
     """Return how often each policy wins, by point estimates, when windows are drawn again.
 
     What wins most often hangs less on the windows than what wins in the one draw that was seen.
     """
     sign = -1.0 if goal.statistic.better == "lower" else 1.0
-    able = [one for one in standings if one.kind == "policy" and one.policy.name != REFERENCE]
-    size = min((len(each.held) for one in able for each in one.loads.values()), default=1)
-    gains = np.full((len(able) + 1, size), 0.0)
-    for row, one in enumerate(able, start=1):
+    size = min(len(each.held) for one in safe for each in one.loads.values())
+    gains = np.full((len(safe) + 1, size), 0.0)  # the first row: none of them
+    for row, one in enumerate(safe, start=1):
         each = sign * np.array([one.loads[load].draws[goal.name].values[:size] for load in loads])
         held = np.all([one.loads[load].held[:size] for load in loads], axis=0)
         worth = held & (each.max(axis=0) > MARGIN)
         gains[row] = np.where(worth, each.mean(axis=0), -np.inf)
     won = np.nan_to_num(gains, nan=-np.inf).argmax(axis=0)[1:]
     count = max(len(won), 1)
-    return {one.policy.name: float((won == row).sum()) / count for row, one in enumerate(able, 1)}
+    return {one.policy.name: float((won == row).sum()) / count for row, one in enumerate(safe, 1)}
 
 
 def _as_good(one: Draws, best: Draws, sign: int) -> bool:

@@ -120,11 +120,12 @@ def goals_table(comparison: Comparison) -> str:
                 Cell(one.policy, css="policy"),
                 Cell("nothing is surely better") if stays else _change(statistic, one.gain),
                 ", ".join(one.tied) or "-",
+                ", ".join(one.undecided) or "-",
             )
         )
-    heads = ("goal", "policy", "gain, mean over loads", "as good")
+    heads = ("goal", "policy", "gain, mean over loads", "as good", "close to a guard")
     told = prose(other_goals(comparison.answer.goals))
-    return f"{table(heads, rows, 'goals', words=range(4))}<p class=told>{told}</p>"
+    return f"{table(heads, rows, 'goals', words=range(5))}<p class=told>{told}</p>"
 
 
 def leaderboard_table(comparison: Comparison, styles: Iterable[Style]) -> str:
