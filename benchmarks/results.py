@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import queuesmith as qs
-from queuesmith.comparison import Comparison, compare
+from queuesmith.comparison.compare import Comparison, compare
 from queuesmith.window_tables import read_windows
 from queuesmith.windows import Window
 

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from queuesmith.comparison import compare
+from queuesmith.comparison.compare import compare
 from queuesmith.config import EngineConfig
 from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.step_time import StepTime

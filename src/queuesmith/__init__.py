@@ -17,7 +17,7 @@ from queuesmith.machine_code import provide_place
 
 if TYPE_CHECKING:
     from queuesmith.checking import Check, check
-    from queuesmith.comparison import Comparison, compare
+    from queuesmith.comparison.compare import Comparison, compare
     from queuesmith.config import EngineConfig, Slo
     from queuesmith.engine import simulate
     from queuesmith.engine.result import Result
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Check": "queuesmith.checking",
-    "Comparison": "queuesmith.comparison",
+    "Comparison": "queuesmith.comparison.compare",
     "EngineConfig": "queuesmith.config",
     "Plan": "queuesmith.planning",
     "Policy": "queuesmith.policies",
@@ -42,7 +42,7 @@ _HOME = {
     "Trace": "queuesmith.traces.trace",
     "check": "queuesmith.checking",
     "check_policy": "queuesmith.testing",
-    "compare": "queuesmith.comparison",
+    "compare": "queuesmith.comparison.compare",
     "get_policy": "queuesmith.policies",
     "load_trace": "queuesmith.traces",
     "plan": "queuesmith.planning",

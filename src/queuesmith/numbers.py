@@ -4,6 +4,7 @@ ASCII only, so that a terminal of any encoding can print them; the HTML report r
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -121,3 +122,14 @@ def compact(values: ArrayLike, digits: int) -> list[float | None]:
         value if known else None
         for value, known in zip(rounded.tolist(), finite.tolist(), strict=True)
     ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names as a sentence does.
+
+    Examples
+    --------
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.answer import named
+from queuesmith.evaluation.describe import named
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.judge import MIN_WINDOWS, REFERENCE
 from queuesmith.traces.trace import Trace

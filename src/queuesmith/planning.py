@@ -18,14 +18,8 @@ import pyarrow as pa
 from queuesmith._version import __version__
 from queuesmith.attainment import GRID, RESOLUTION
 from queuesmith.backends import Backend
-from queuesmith.comparison import (
-    DEFAULT_POLICIES,
-    DEFAULT_SLO,
-    DEFAULT_WINDOW_LEN,
-    describe_knowledge,
-    split_grids,
-    with_reference,
-)
+from queuesmith.comparison.compare import DEFAULT_SLO, DEFAULT_WINDOW_LEN, describe_knowledge
+from queuesmith.comparison.panel import DEFAULT_POLICIES, split_grids, with_reference
 from queuesmith.config import Slo
 from queuesmith.documents import jsonable
 from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, get_preset

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dask_cluster import dask_cluster, kill
-from queuesmith.comparison import compare
+from queuesmith.comparison.compare import compare
 from queuesmith.traces.trace import Trace
 
 #: Run as a program, which ends its cluster with itself.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from queuesmith.comparison import DEFAULT_POLICIES
+from queuesmith.comparison.panel import DEFAULT_POLICIES
 from queuesmith.policies import policy_names
 from queuesmith.window_sets import WindowSet
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from queuesmith.comparison import DEFAULT_POLICIES, split_grids
+from queuesmith.comparison.panel import DEFAULT_POLICIES, split_grids
 
 FILES = {"plan.json", "probes.parquet", "report.html"}
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "plan_json.md"

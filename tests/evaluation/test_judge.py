@@ -7,8 +7,9 @@ import pytest
 
 from constructed import FCFS, HEAVY, KNEE, make_policy, make_samples, stand
 from queuesmith.evaluation.goals import GOALS, GUARDS, Guard
-from queuesmith.evaluation.judge import gain_and_excess, search_score, winner
+from queuesmith.evaluation.score import gain_and_excess, search_score
 from queuesmith.evaluation.statistics import draw_weights
+from queuesmith.evaluation.winner import winner
 
 BASE = make_samples(FCFS)
 FAST = make_samples(FCFS * 0.5)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import evaluate
 from queuesmith.evaluation.goals import MARGIN
-from queuesmith.evaluation.judge import gain_and_excess, search_score
 from queuesmith.evaluation.samples import Samples
+from queuesmith.evaluation.score import gain_and_excess, search_score
 from queuesmith.evolve.bench import Bench, Measured
 from queuesmith.evolve.case import Case
 from queuesmith.evolve.cells import Cell, Configuration

@@ -16,8 +16,8 @@ from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Result
 from queuesmith.engine.step_time import StepTime, get_preset
 from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.evaluation.goals import GOALS, GUARDS, Guard
-from queuesmith.evaluation.judge import gain_and_excess, search_score
 from queuesmith.evaluation.samples import pool
+from queuesmith.evaluation.score import gain_and_excess, search_score
 from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.evolve.bounds import least_mean_ttft, least_rate, least_ttft
 from queuesmith.evolve.cells import (

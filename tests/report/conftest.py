@@ -11,7 +11,7 @@ from html import escape, unescape
 import pytest
 from compared import LOADS, POLICIES, make_trace, renamed
 
-from queuesmith.comparison import compare
+from queuesmith.comparison.compare import compare
 from queuesmith.config import EngineConfig
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from compared import LOADS
 
-from queuesmith.answer import describe_load
+from queuesmith.evaluation.describe import describe_load
 from queuesmith.evaluation.evaluate import Offered
 from queuesmith.report import render_html, write_html
 from queuesmith.report.tables import METRIC_GROUPS

@@ -14,7 +14,7 @@ import pytest
 from compared import LOADS, make_trace, renamed
 
 from queuesmith import numbers
-from queuesmith.comparison import compare
+from queuesmith.comparison.compare import compare
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.judge import Change
 from queuesmith.metrics import METRICS

@@ -25,7 +25,7 @@ from queuesmith.cli.output import (
 from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
-    from queuesmith.comparison import Comparison
+    from queuesmith.comparison.compare import Comparison
 
 
 def compare(
@@ -117,7 +117,8 @@ def compare(
     from rich.console import Console
 
     from queuesmith.backends import Backend
-    from queuesmith.comparison import DEFAULT_POLICIES, compare, split_grids, with_reference
+    from queuesmith.comparison.compare import compare
+    from queuesmith.comparison.panel import DEFAULT_POLICIES, split_grids, with_reference
     from queuesmith.evaluation.evaluate import parse_loads
     from queuesmith.evaluation.goals import get_goal, parse_guards
     from queuesmith.limits import Limit

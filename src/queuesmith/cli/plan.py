@@ -126,7 +126,7 @@ def plan(
     """
     from rich.console import Console
 
-    from queuesmith.comparison import DEFAULT_POLICIES, split_grids
+    from queuesmith.comparison.panel import DEFAULT_POLICIES, split_grids
     from queuesmith.evaluation.goals import parse_guards
     from queuesmith.planning import plan
     from queuesmith.policies import policy_names, split_policies

@@ -25,7 +25,7 @@ from queuesmith.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from queuesmith.recommendation import Recommendation
+    from queuesmith.comparison.recommendation import Recommendation
 
 
 def recommend(
@@ -65,8 +65,8 @@ def recommend(
     """
     from rich.console import Console
 
+    from queuesmith.comparison.recommendation import recommend, to_json
     from queuesmith.evaluation.goals import get_goal
-    from queuesmith.recommendation import recommend, to_json
     from queuesmith.report.text import print_recommendation
 
     limits = parse_slo(slo)

@@ -13,13 +13,12 @@ from queuesmith.evaluation.statistics import (
     NUM_QUANTILE_DRAWS,
     STATISTICS,
     Statistic,
-    change_of,
     class_means,
     draw_weights,
 )
 from queuesmith.policies import Policy
 from queuesmith.stats import holm, sign_test
-from queuesmith.stats.intervals import LEVEL, Draws, combine, difference
+from queuesmith.stats.intervals import LEVEL, Draws, combine
 
 REFERENCE = "fcfs"
 #: Windows without ties that a sign test needs: with fewer even a clean sweep proves little.
@@ -331,7 +330,7 @@ def judge(
             )
             for load in loads
         }
-        gain = {one.name: _gain(one, each) for one in GOALS.values()}
+        gain = {one.name: gain_over(one, each) for one in GOALS.values()}
         standings.append(Standing(policy, kind_of(policy), gain, each))
     return sorted(
         _adjusted(standings),
@@ -339,7 +338,8 @@ def judge(
     )
 
 
-def _gain(goal: Goal, loads: Mapping[str, Beside]) -> Change:
+def gain_over(goal: Goal, loads: Mapping[str, Beside]) -> Change:
+    """Average a goal's change over loads."""
     combined = combine([each.draws[goal.name] for each in loads.values()])
     ends = (combined.estimate, *combined.interval())
     return Change(math.nan, math.nan, *_as_changes(goal.statistic, ends))
@@ -356,207 +356,3 @@ def _adjusted(standings: Sequence[Standing]) -> list[Standing]:
             loads[load] = replace(loads[load], p_value=p_value)
         found.append(replace(one, loads=loads))
     return found
-
-
-@dataclass(frozen=True)
-class Winner:
-    """Who wins for one goal.
-
-    Attributes
-    ----------
-    goal : str
-    policy : str
-        The reference where nothing is surely better.
-    tied : tuple of str
-        Others that would do as well: they win often when windows are drawn again, or their
-        difference to it is not sure or a tie.
-    gain : Change
-        Over all loads.
-    undecided : tuple of str
-        Others that gain as much or more and break no guard surely, but whose guards hold in
-        fewer draws of windows than what is recommended has to: more windows decide.
-    """
-
-    goal: str
-    policy: str
-    tied: tuple[str, ...]
-    gain: Change
-    undecided: tuple[str, ...] = ()
-
-
-#: A policy that wins so often when windows are drawn again would do as well.
-TIED_SHARE = 0.1
-#: The guards of what is recommended hold, by point estimate, in so many draws of windows.
-HELD_SHARE = 0.95
-#: A policy whose guards hold in fewer draws than this is not considered.
-UNDECIDED_SHARE = 0.5
-
-
-def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | None = None) -> Winner:
-    """Name the best policy that breaks no guard and is surely better somewhere, and its ties.
-
-    Parameters
-    ----------
-    standings : sequence of Standing
-    goal : Goal
-    loads : sequence of str, optional
-        Only these: then only guards broken there count, too.
-    """
-    names = list(standings[0].loads) if loads is None else list(loads)
-    sign = 1 if goal.statistic.better == "lower" else -1
-    reference = next(one for one in standings if one.policy.name == REFERENCE)
-
-    def draws(one: Standing) -> Draws:
-        return combine([one.loads[load].draws[goal.name] for load in names])
-
-    gaining = [
-        one
-        for one in standings
-        if one.kind == "policy"
-        and one.policy.name != REFERENCE
-        and all(not one.loads[load].broken for load in names)
-        and any(one.better_at(goal, load) for load in names)
-        and sign * draws(one).estimate < 0
-    ]
-    held = {one.policy.name: one.held_share(names) for one in gaining}
-    safe = [one for one in gaining if held[one.policy.name] >= HELD_SHARE]
-    close = [one for one in gaining if UNDECIDED_SHARE <= held[one.policy.name] < HELD_SHARE]
-    if not safe:
-        undecided = tuple(one.policy.name for one in close)
-        return Winner(goal.name, REFERENCE, (), reference.gain[goal.name], undecided)
-    shares = _win_shares(safe, goal, names)
-    best, *others = sorted(
-        safe,
-        key=lambda one: (-shares[one.policy.name], sign * draws(one).estimate, one.policy.name),
-    )
-    return Winner(
-        goal.name,
-        best.policy.name,
-        tuple(
-            one.policy.name
-            for one in others
-            if shares[one.policy.name] >= TIED_SHARE or _as_good(draws(one), draws(best), sign)
-        ),
-        _gain(goal, {load: best.loads[load] for load in names}),
-        tuple(one.policy.name for one in close if _as_good(draws(one), draws(best), sign)),
-    )
-
-
-def _win_shares(safe: Sequence[Standing], goal: Goal, loads: Sequence[str]) -> dict[str, float]:
-    """Return how often each policy wins, by point estimates, when windows are drawn again.
-
-    What wins most often hangs less on the windows than what wins in the one draw that was seen.
-    """
-    sign = -1.0 if goal.statistic.better == "lower" else 1.0
-    size = min(len(each.held) for one in safe for each in one.loads.values())
-    gains = np.full((len(safe) + 1, size), 0.0)  # the first row: none of them
-    for row, one in enumerate(safe, start=1):
-        each = sign * np.array([one.loads[load].draws[goal.name].values[:size] for load in loads])
-        held = np.all([one.loads[load].held[:size] for load in loads], axis=0)
-        worth = held & (each.max(axis=0) > MARGIN)
-        gains[row] = np.where(worth, each.mean(axis=0), -np.inf)
-    won = np.nan_to_num(gains, nan=-np.inf).argmax(axis=0)[1:]
-    count = max(len(won), 1)
-    return {one.policy.name: float((won == row).sum()) / count for row, one in enumerate(safe, 1)}
-
-
-def _as_good(one: Draws, best: Draws, sign: int) -> bool:
-    """Tell whether a policy is not surely behind the best, or by no more than the margin."""
-    behind = difference(one, best)
-    low, high = behind.interval()
-    least = low if sign > 0 else -high
-    return not (sign * behind.estimate > MARGIN and least > 0)
-
-
-def gain_and_excess(
-    samples: Samples, reference: Samples, goal: Goal, guards: Sequence[Guard], weights: Ints
-) -> tuple[Floats, Floats]:
-    """Return the goal's gain and the worst excess over all guards, for each row of weights.
-
-    Of the guards of single classes nothing is looked at: they are judged, not searched by.
-    """
-    names = {goal.statistic.name, *(guard.name for guard in guards)} & STATISTICS.keys()
-    mine, other = (
-        {name: STATISTICS[name].values(one, weights) for name in names}
-        for one in (samples, reference)
-    )
-    num_requests = np.full(len(weights), len(reference.ttft))
-    excess = np.zeros(len(weights))
-    for each in excesses(guards, mine, other, num_requests).values():
-        excess = np.maximum(excess, each)
-    return goal_gain(goal, mine, other), excess
-
-
-def goal_gain(goal: Goal, mine: Mapping[str, Floats], other: Mapping[str, Floats]) -> Floats:
-    """Return the goal's gain over the reference: a log ratio, or of a share the difference.
-
-    Parameters
-    ----------
-    goal : Goal
-    mine, other : mapping of str to (n,) float64
-        Values of statistics by name, and those of the reference.
-
-    Returns
-    -------
-    (n,) float64
-        Above 0 is better.
-    """
-    statistic = goal.statistic
-    change = change_of(mine[statistic.name], other[statistic.name], statistic.relative)
-    return 0.0 - change if statistic.better == "lower" else change
-
-
-def excesses(
-    guards: Sequence[Guard],
-    mine: Mapping[str, Floats],
-    other: Mapping[str, Floats],
-    num_requests: Ints,
-) -> dict[str, Floats]:
-    """Return how far each guard's margin is used up: 0 up to half of it, 1 from the whole on.
-
-    So a search is warned before a guard breaks. Point estimates decide: a search cannot afford
-    intervals.
-
-    Parameters
-    ----------
-    guards : sequence of Guard
-    mine, other : mapping of str to (n,) float64
-        Values of statistics by name, and those of the reference.
-    num_requests : (n,) int64
-        That they are about.
-    """
-    chosen = [guard for guard in guards if guard.name in STATISTICS]
-    if not chosen:
-        return {}
-    statistics = [STATISTICS[guard.name] for guard in chosen]
-    relative = np.array([[one.relative] for one in statistics])
-    sign = np.array([[1.0 if one.better == "lower" else -1.0] for one in statistics])
-    margin = np.array([[guard.margin] for guard in chosen])
-    least = np.array([[guard.least] for guard in chosen])
-    value, base = (np.array([of[guard.name] for guard in chosen]) for of in (mine, other))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gap = sign * (value - base)
-        worse = np.where(relative, sign * (value / base - 1), gap)
-        used = np.minimum(_ramp(worse, margin), np.where(least > 0, _ramp(gap, least), 1.0))
-    used[np.isnan(used)] = 0.0
-    for place, guard in enumerate(chosen):
-        if guard.name == "ttft_p999":
-            used[place, num_requests < LEAST_FOR_P999] = 0.0
-    return {guard.name: row for guard, row in zip(chosen, used, strict=True)}
-
-
-def _ramp(worse: Floats, margin: Floats) -> Floats:
-    """Go from 0 at half of a margin to 1 at the whole; without a margin there is a step."""
-    ramp = np.where(margin > 0, 2 * worse / margin - 1, np.where(worse > 0, 1.0, worse))
-    return np.minimum(np.maximum(ramp, 0.0), 1.0)
-
-
-def search_score(gain: Floats, excess: Floats) -> Floats:
-    """Return ``G - (max(G, 0) + 1) min(1, V)``: continuous, and below 0 where a guard is broken.
-
-    Parameters
-    ----------
-    gain, excess : float64
-        From `gain_and_excess`, of one configuration or averaged and largest over several.
-    """
-    return gain - (np.maximum(gain, 0.0) + 1.0) * np.minimum(1.0, excess)

@@ -13,8 +13,9 @@ import numpy as np
 
 from queuesmith.errors import PolicyError
 from queuesmith.evaluation.goals import Goal, Guard
-from queuesmith.evaluation.judge import REFERENCE, gain_and_excess, search_score
+from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.evaluation.samples import Ints, Samples
+from queuesmith.evaluation.score import gain_and_excess, search_score
 from queuesmith.policies import Policy, get_policy
 
 _CHOICE = re.compile(r"(\w+)\s*=\s*([^,()]*\|[^,()]*)")

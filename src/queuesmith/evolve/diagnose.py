@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from queuesmith._version import __version__
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.goals import MARGIN
-from queuesmith.evaluation.judge import REFERENCE, gain_and_excess, search_score
+from queuesmith.evaluation.judge import REFERENCE
+from queuesmith.evaluation.score import gain_and_excess, search_score
 from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.evolve.bench import Bench, Measured, configuration_rows, standings
 from queuesmith.evolve.case import Case

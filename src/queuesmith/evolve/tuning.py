@@ -21,7 +21,8 @@ from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.step_time import StepTime
 from queuesmith.evaluation.evaluate import Load, pooled_rate, prepare_window
 from queuesmith.evaluation.goals import DEFAULT_GOAL, GOALS, GUARDS, Goal, Guard
-from queuesmith.evaluation.judge import REFERENCE, excesses, goal_gain, search_score
+from queuesmith.evaluation.judge import REFERENCE
+from queuesmith.evaluation.score import excesses, goal_gain, search_score
 from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.evolve.bounds import ROUNDING, least_result
 from queuesmith.evolve.cells import Cell, CellResult, Configuration, Keep, pooled, tail_len

@@ -4,8 +4,8 @@ from html import escape
 from pathlib import Path
 
 from queuesmith._version import __version__
-from queuesmith.answer import describe_load
-from queuesmith.comparison import Comparison
+from queuesmith.comparison.compare import Comparison
+from queuesmith.evaluation.describe import describe_load
 from queuesmith.evaluation.evaluate import Offered
 from queuesmith.report.figures import build_figures
 from queuesmith.report.frame import (

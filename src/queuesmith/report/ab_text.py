@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from queuesmith import numbers
-from queuesmith.answer import describe_broken
 from queuesmith.deploy.ab import STOCK
 from queuesmith.deploy.verdict import LoadVerdict, Measurement
+from queuesmith.evaluation.describe import describe_broken
 from queuesmith.evaluation.goals import Guard
 from queuesmith.evaluation.judge import Change
 from queuesmith.evaluation.statistics import STATISTICS

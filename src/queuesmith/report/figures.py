@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from queuesmith.answer import LoadRow
-from queuesmith.comparison import Comparison
+from queuesmith.comparison.compare import Comparison
+from queuesmith.comparison.rows import LoadRow
 from queuesmith.evaluation.judge import Change
 from queuesmith.evaluation.samples import Samples
 from queuesmith.evaluation.statistics import STATISTICS, Statistic

@@ -6,8 +6,10 @@ from html import escape
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.answer import LeaderboardRow, LoadRow, describe_broken, named, other_goals
-from queuesmith.comparison import Comparison
+from queuesmith.comparison.answer import other_goals
+from queuesmith.comparison.compare import Comparison
+from queuesmith.comparison.rows import LeaderboardRow, LoadRow
+from queuesmith.evaluation.describe import describe_broken, named
 from queuesmith.evaluation.goals import GOALS, guard_label
 from queuesmith.evaluation.judge import Change
 from queuesmith.evaluation.statistics import STATISTICS, Statistic

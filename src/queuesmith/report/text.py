@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
-from queuesmith.answer import LoadRow, describe_broken, describe_value
-from queuesmith.comparison import Comparison
+from queuesmith.comparison.compare import Comparison
+from queuesmith.comparison.recommendation import Recommendation
+from queuesmith.comparison.rows import LoadRow
 from queuesmith.documents import printable
+from queuesmith.evaluation.describe import describe_broken, describe_value
 from queuesmith.evaluation.judge import Change
 from queuesmith.evaluation.statistics import STATISTICS
-from queuesmith.recommendation import Recommendation
 
 #: Rows of the leaderboard that are shown without ``--full``.
 SHOWN = 5

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from constructed import FCFS, HEAVY, KNEE, OWN, make_evaluation, make_policy, make_samples, stand
-from queuesmith.answer import answer, leaderboard, load_rows, warnings
+from queuesmith.comparison.answer import answer
+from queuesmith.comparison.caveats import caveats
+from queuesmith.comparison.rows import leaderboard, load_rows
 from queuesmith.config import EngineConfig
 from queuesmith.evaluation.goals import GOALS
 from queuesmith.metrics import METRICS
@@ -257,7 +259,7 @@ def test_changes_are_below_zero_where_waits_are_shorter_and_lie_within_their_int
 
 def warn(trace=REAL, policies=(), num_windows=8, asked=8, window_len=1000, **options):
     evaluation = replace(make_evaluation({"fcfs": SAME}, [KNEE]), **options)
-    return warnings(policies, EngineConfig(), trace, evaluation, num_windows, asked, window_len)
+    return caveats(policies, EngineConfig(), trace, evaluation, num_windows, asked, window_len)
 
 
 def test_a_trace_with_shared_prefixes_asks_for_prefix_caching():

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from queuesmith import numbers
 from queuesmith.checking import Check, check, corrected_preset
-from queuesmith.comparison import DEFAULT_SLO, Comparison, compare
+from queuesmith.comparison.compare import DEFAULT_SLO, Comparison, compare
 from queuesmith.config import Slo
 from queuesmith.engine.step_time import Preset
 from queuesmith.evaluation.goals import DEFAULT_GOAL, GUARDS, MARGIN

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import queuesmith
-from queuesmith.comparison import DEFAULT_POLICIES, SCHEMA, compare, split_grids
+from queuesmith.comparison.compare import SCHEMA, compare
+from queuesmith.comparison.panel import DEFAULT_POLICIES, split_grids
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine.step_time import StepTime, get_preset
 from queuesmith.errors import ConfigError, TraceError, UnknownPolicy
@@ -20,7 +21,7 @@ from queuesmith.policies.policy import load_text
 from queuesmith.traces import Trace, load_trace
 from queuesmith.windows import cut_windows
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "compare_json.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compare_json.md"
 
 POLICY = "def waiting_key(request, engine):\n    return request.num_prompt_tokens + 0.5\n"
 
