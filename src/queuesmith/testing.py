@@ -281,7 +281,7 @@ def _compare_engines(policy: Policy, rng: np.random.Generator) -> tuple[int, int
             difference = "jumping over decodes changes what requests experience"
         if difference:
             raise PolicyError(
-                f"{policy.name}: the compiled and the reference engine part in window {window} "
+                f"{policy.name}: the compiled and the reference engine differ in window {window} "
                 f"({difference}); please report this with the file"
             )
         num_steps += result.num_steps

@@ -122,7 +122,7 @@ def test_a_long_run_may_lose_a_worker_now_and_then(tmp_path):
 
 
 def test_a_task_that_kills_its_process_every_time_is_given_up():
-    with pytest.raises(ConfigError, match="killed again and again, perhaps for want of memory"):
+    with pytest.raises(ConfigError, match="killed several times, perhaps because memory ran out"):
         list(spread(die, [1, 2], Backend.choose("loky", 2)))
 
 

@@ -142,6 +142,6 @@ def spread(
 def workers_died() -> ConfigError:
     """Return what to say when a task was lost `MAX_TRIES` times."""
     return ConfigError(
-        "a worker process was killed again and again, perhaps for want of memory; run again with "
+        "a worker process was killed several times, perhaps because memory ran out; run again with "
         "fewer workers: what a study or an evolution has finished is kept"
     )

@@ -229,7 +229,7 @@ def in_time(connect: Callable[[], Done]) -> Done:
     try:
         client, error = answer.get(timeout=CONNECT_SECONDS + 1.0)
     except Empty:
-        raise TimeoutError(f"no greeting within {CONNECT_SECONDS:g} s") from None
+        raise TimeoutError(f"no answer within {CONNECT_SECONDS:g} s") from None
     if error is not None:
         raise error
     made: Done = client

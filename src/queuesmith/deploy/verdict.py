@@ -51,7 +51,7 @@ class ArmState:
     lateness_p99, lateness_max : float
         Seconds between when requests were due and when the client sent them.
     simulated_ttft_mean : float
-        What the simulator expects, s; NaN where nobody asked it.
+        What the simulator expects, s; NaN where it was not simulated.
     """
 
     ms_per_step: float
@@ -372,7 +372,7 @@ def _withheld(row: LoadVerdict) -> str:
     if row.num_failed or not (row.num_paired or uneven):
         return f"{row.num_failed:,} requests failed"
     if math.isnan(row.machine_ratio):
-        return "nobody knows how fast the machine was for each arm"
+        return "the speed of the machine is not known for each arm"
     if uneven > pairs / 2 or not within(row.machine_ratio, row.machine_margin):
         what = "steps" if row.adjusted_for_work else "ms per step"
         return (

@@ -290,8 +290,8 @@ def explain_stall(policy: Policy, state: Any, status: int) -> EngineError:
     else:
         reason = f"no request finished in {int(state.num_steps - state.steps_at_end):,} steps"
         remedy = (
-            "look at its victim_key or PREEMPTIVE, by which requests throw each other out before "
-            "they get anywhere; scheduler_reserve_full_isl keeps admissions that cannot fit out"
+            "look at its victim_key or PREEMPTIVE, by which requests preempt each other "
+            "before one finishes; scheduler_reserve_full_isl keeps admissions that cannot fit out"
         )
     return EngineError(
         f"policy {policy.name!r} stalls the engine: {reason}, at step {int(state.num_steps):,} "

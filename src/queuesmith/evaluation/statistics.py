@@ -233,7 +233,7 @@ STATISTICS: dict[str, Statistic] = {
         TTFT_MEAN,
         Quantile("ttft_p99", "p99 TTFT", "s", of=_values_of("ttft")),
         Quantile("ttft_p999", "p99.9 TTFT", "s", of=_values_of("ttft"), level=0.999),
-        Ratio("ttft_max", "largest TTFT", "s", of=_largest_of("ttft")),
+        Ratio("ttft_max", "largest TTFT of a window", "s", of=_largest_of("ttft")),
         E2EL_MEAN,
         Quantile("e2el_p99", "p99 E2EL", "s", of=_values_of("e2el")),
         TPOT_MEAN,
@@ -248,7 +248,7 @@ STATISTICS: dict[str, Statistic] = {
         ),
         SLO_ATTAINMENT,
         GOODPUT,
-        Ratio("slowdown_max", "largest slowdown", "x", of=_largest_of("slowdown")),
+        Ratio("slowdown_max", "largest slowdown of a window", "x", of=_largest_of("slowdown")),
         Ratio(
             "recompute_tax",
             "recompute tax",
