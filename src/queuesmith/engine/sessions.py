@@ -40,7 +40,7 @@ def close_loop(trace: Trace, config: EngineConfig, step_time: StepTime) -> Trace
     same = (trace.session[after] >= 0) & (trace.session[after] == trace.session[before])
     before, after = before[same], after[same]
     if not len(after):
-        raise TraceError(f"{source} has no session of two requests, so no turn has an answer to wait for")
+        raise TraceError(f"{source} has no session of two requests, so no turn waits for an answer")
     answer = e2el_alone(trace.prompt_len, trace.output_len, config, step_time)
     known: NDArray[np.bool_] = np.zeros(len(trace), np.bool_)
     if trace.measured is not None:
