@@ -32,8 +32,6 @@ STOCK_FCFS_EVERY = 5
 #: Share of the draws that the simulator may refuse.
 MAX_REFUSED = 0.2
 VERSIONS = [*OLDER_VERSIONS, *TESTED_VERSIONS]
-#: 0.33 goes on in its priority order where 0.32, which the simulator follows, ends the loop.
-CHANGED = {"0.33": ["stock priority"]}
 
 
 def start_with(version: str) -> int:
@@ -41,7 +39,7 @@ def start_with(version: str) -> int:
     folder = ROOT / ".venv-vllm" / "versions" / version
     if not (folder / "vllm").is_dir():
         print(f"downloading vLLM {version} for its Python files", file=sys.stderr)
-        wheels = folder.with_suffix(".wheels")
+        wheels = folder.parent / f"{version}.wheels"
         command = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--dest", wheels]
         subprocess.run([*command, f"vllm=={version}.*"], check=True)
         for wheel in wheels.glob("*.whl"):
@@ -49,6 +47,7 @@ def start_with(version: str) -> int:
                 names = [name for name in archive.namelist() if not name.endswith(".so")]
                 archive.extractall(folder, names)
             wheel.unlink()
+        wheels.rmdir()
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "VLLM_TARGET_DEVICE": "cpu"}
     return subprocess.run([sys.executable, *sys.argv], env=environment).returncode
@@ -70,15 +69,13 @@ def main() -> int:
     from differential import POLICIES, Mismatch, Tally, run_case
 
     logging.disable(logging.WARNING)  # vLLM's remarks on the machine, thousands of times
-    left_out = CHANGED.get(minor, [])
-    policies = [name for name in POLICIES if name not in left_out]
     tally = Tally()
     start = told = time.monotonic()
     seed = arguments.first_seed
     while tally.steps < arguments.steps:
         of_vllm = seed % STOCK_FCFS_EVERY == 0
-        place = (seed - seed // STOCK_FCFS_EVERY) % len(policies)
-        name = "stock fcfs" if of_vllm else policies[place]
+        place = (seed - seed // STOCK_FCFS_EVERY) % len(POLICIES)
+        name = "stock fcfs" if of_vllm else POLICIES[place]
         try:
             run_case(seed, name, tally, large=True)
         except Mismatch as mismatch:
@@ -96,7 +93,6 @@ def main() -> int:
     print(
         f"vLLM {installed_version()}, Python {platform.python_version()}, "
         f"seeds {arguments.first_seed} to {seed - 1}, {minutes:.0f} min"
-        + "".join(f"; {name} left out, whose rule changed" for name in left_out)
     )
     for what, number in (
         ("mismatches", 0),

@@ -12,6 +12,10 @@ _OPTIONAL = (
 )  # fmt: skip
 
 
+#: Whose scheduler the engine was compared with, oldest first.
+VLLM_VERSIONS = ("0.29", "0.30", "0.31", "0.32", "0.33")
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """What decides, besides the policy, which tokens a step computes.
@@ -60,6 +64,10 @@ class EngineConfig:
         replica counts its own, whereas vLLM's server counts all engines behind it.
     max_num_queued_tokens : int or None
         Prompt tokens, of requests without a first token, at which a server turns new ones away.
+    vllm_version : str
+        Whose rules are followed where versions differ: up to ``"0.30"`` the prefill threshold holds
+        for a request that is alone, too; from ``"0.33"`` on a request that preempts itself under
+        ``scheduling_policy="priority"`` does not end the step for those behind it.
     instant_prefill : bool
         Not in vLLM: a missing prompt is computed whole in one step and counts as one token.
 
@@ -86,6 +94,7 @@ class EngineConfig:
     async_scheduling: bool = False
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    vllm_version: str = "0.32"
     instant_prefill: bool = False
 
     def __post_init__(self) -> None:
@@ -124,6 +133,10 @@ class EngineConfig:
             raise ConfigError(
                 f"scheduling_policy must be 'fcfs' or 'priority', got {self.scheduling_policy!r}"
             )
+        if self.vllm_version not in VLLM_VERSIONS:
+            raise ConfigError(
+                f"vllm_version must be one of {', '.join(VLLM_VERSIONS)}, got {self.vllm_version!r}"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
@@ -152,6 +165,17 @@ class EngineConfig:
     def seats(self) -> int:
         """Most requests in `running` at one time."""
         return min(self.max_num_active_seqs or self.max_num_seqs, self.max_num_seqs)
+
+    @property
+    def limits_lone_prefill(self) -> bool:
+        """Whether the prefill threshold holds for a request that is alone."""
+        return VLLM_VERSIONS.index(self.vllm_version) < VLLM_VERSIONS.index("0.31")
+
+    @property
+    def passes_preempted(self) -> bool:
+        """Whether running requests behind one that preempted itself get their tokens."""
+        is_new = VLLM_VERSIONS.index(self.vllm_version) >= VLLM_VERSIONS.index("0.33")
+        return is_new and self.scheduling_policy == "priority"
 
     @property
     def watermark_blocks(self) -> int:

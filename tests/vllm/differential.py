@@ -196,8 +196,9 @@ def run_case(seed, name, tally, *, reference=simulate_reference, large=False, **
     config = draw_large(rng) if is_large else draw_config(rng)
     trace = draw_trace(rng, 300, 30_000) if is_large else draw_trace(rng)
     predicted = rng.choice([1.0, 4.0, 30.0, 100.0, np.nan], len(trace))
-    if real.IS_OLDER:  # there a lone request obeys the threshold
-        settings = {**real.YOUNGER_SETTINGS, "long_prefill_token_threshold": 0, **settings}
+    settings = {"vllm_version": real.VERSION, **settings}
+    if real.IS_OLDER:
+        settings = {**real.YOUNGER_SETTINGS, **settings}
     policy = get_policy("fcfs" if name in STOCK else name)
     if name == "stock priority":
         config = replace(config, scheduling_policy="priority")

@@ -31,7 +31,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from queuesmith.deploy.options import PluginOptions
-from queuesmith.deploy.plugin import scheduler_class
+from queuesmith.deploy.plugin import installed_version, scheduler_class
 
 __all__ = ["RequestStatus"]
 
@@ -66,6 +66,7 @@ def model_config(max_model_len):
 
 #: Settings that vLLM 0.29 and 0.30 do not have, with the values under which they change nothing.
 YOUNGER_SETTINGS = {"max_num_active_seqs": None, "long_prefill_token_threshold_adaptive": False}
+VERSION = ".".join(installed_version().split(".")[:2])
 IS_OLDER = "max_num_active_seqs" not in {
     field.name for field in dataclasses.fields(SchedulerConfig)
 }

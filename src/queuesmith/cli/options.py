@@ -65,6 +65,8 @@ class EngineOptions:
     host_overhead
         Seconds of CPU time of every step, in place of the preset's. Under asynchronous scheduling
         they pass while the GPU computes.
+    vllm_version
+        Whose rules the scheduler follows, 0.29 to 0.33, where they differ; 0.32 when left out.
     """
 
     engine: str = "llama-3.1-8b/h100_sxm"
@@ -74,6 +76,7 @@ class EngineOptions:
     gpu_flops: float | None = None
     gpu_memory: float | None = None
     host_overhead: float | None = None
+    vllm_version: str | None = None
 
 
 def load(source: str, traffic: TrafficOptions, seed: int) -> "Trace":
@@ -166,6 +169,9 @@ def build_engine(options: EngineOptions) -> tuple["Preset", list[str]]:
             f"{preset.name} runs with --max-model-len {defaults.max_model_len}: its KV cache holds "
             f"no more, and vLLM would refuse the model's own {preset.own_max_model_len}",
         )
+    if options.vllm_version is not None:
+        config = preset.config.override({"vllm_version": options.vllm_version})
+        preset = replace(preset, config=config)
     if options.host_overhead is not None:
         step_time = preset.step_time.with_host_overhead(options.host_overhead)
         preset = replace(preset, step_time=step_time)

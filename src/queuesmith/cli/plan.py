@@ -53,6 +53,8 @@ class EnginesOptions:
     host_overhead
         Seconds of CPU time of every step, in place of the preset's. Under asynchronous scheduling
         they pass while the GPU computes.
+    vllm_version
+        Whose rules the scheduler follows, 0.29 to 0.33, where they differ; 0.32 when left out.
     """
 
     engine: Annotated[list[str], Parameter(negative=())] = field(
@@ -64,6 +66,7 @@ class EnginesOptions:
     gpu_flops: float | None = None
     gpu_memory: float | None = None
     host_overhead: float | None = None
+    vllm_version: str | None = None
 
 
 def plan(

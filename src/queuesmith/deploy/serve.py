@@ -73,7 +73,7 @@ def build_command(model: str, options: PluginOptions, vllm_options: Sequence[str
             )
         if _names(name, "additional-config") and SECTION in value:
             raise ConfigError(
-                f"--additional-config sets {SECTION} itself and would win over the policy; give its "
+                f"--additional-config sets {SECTION} itself, which would win; give its "
                 "settings as options of `queuesmith serve`"
             )
     arguments = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]

@@ -117,6 +117,8 @@ def make_settings(
         "caching": workload.contents is not None,
         "async_scheduling": config.async_scheduling,
         "priority_victims": config.scheduling_policy == "priority",
+        "passes_preempted": config.passes_preempted,
+        "limits_lone_prefill": config.limits_lone_prefill,
         "instant_prefill": config.instant_prefill,
         "has_limits": (config.max_num_queued_reqs, config.max_num_queued_tokens) != (None, None),
         "max_num_queued_reqs": _or_none(config.max_num_queued_reqs),

@@ -275,6 +275,8 @@ class ReferenceEngine:
                 if victim is request:
                     break
             if request not in self.running:
+                if self.config.passes_preempted:
+                    continue
                 break
             request.blocks += self.pool.take(self.blocks_needed(request, new))
             computed = int(request.view.num_computed_tokens) + new
@@ -446,7 +448,7 @@ class ReferenceEngine:
     def most_tokens_per_request(self, num_present: int) -> int:
         """Return the most tokens that one request may compute in this step."""
         threshold = self.config.long_prefill_token_threshold
-        if threshold == 0 or num_present <= 1:
+        if threshold == 0 or (num_present <= 1 and not self.config.limits_lone_prefill):
             return self.config.max_model_len
         if self.config.long_prefill_token_threshold_adaptive:
             threshold = max(threshold, self.config.max_num_batched_tokens // num_present)

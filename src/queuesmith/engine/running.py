@@ -285,6 +285,8 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
                 fits = False
                 break
         if not fits:
+            if p.passes_preempted:  # the next request has moved up to this place
+                continue
             break
         take_blocks(p, s, w, pool, contents, tables, more)
         known = min(computed + new, r.num_prompt_tokens + r.num_output_tokens)

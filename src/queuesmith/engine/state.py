@@ -25,6 +25,8 @@ SETTINGS_DTYPE = np.dtype(
         ("caching", "?"),
         ("async_scheduling", "?"),
         ("priority_victims", "?"),
+        ("passes_preempted", "?"),
+        ("limits_lone_prefill", "?"),
         ("instant_prefill", "?"),
         ("has_limits", "?"),  # one of the next two
         ("max_num_queued_reqs", "i8"),

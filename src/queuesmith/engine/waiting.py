@@ -226,7 +226,7 @@ def most_tokens_per_request(p, s):
     """Return the most tokens that one request may compute in this step."""
     num_present = s.num_waiting + s.num_running + s.num_held
     threshold = p.long_prefill_token_threshold
-    if threshold <= 0 or num_present <= 1:
+    if threshold <= 0 or (num_present <= 1 and not p.limits_lone_prefill):
         return p.max_model_len
     if p.threshold_adaptive:
         threshold = max(threshold, p.max_num_batched_tokens // num_present)

@@ -18,7 +18,7 @@ from queuesmith.traces.block_hashes import BlockHashes, fits, infer_block_size
 from queuesmith.traces.clocks import Clock, Clocks
 from queuesmith.traces.measured import INSTANTS, LATENCIES, clean_measured
 from queuesmith.traces.source import Source
-from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
+from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Guess, Origin, Trace
 from queuesmith.traces.values import EXACT, read_codes, read_numbers
 
 REQUIRED = ("arrival_time", "prompt_len", "output_len")
@@ -270,8 +270,10 @@ def _block_size(
             "--hash-block-size 0"
         )
     return found, (
-        f"hashes taken as of {found}-token blocks, since prompts have one for every {usual:,.0f} "
-        "tokens; --hash-block-size says otherwise",
+        Guess(
+            f"hashes taken as of {found}-token blocks, since prompts have one for every "
+            f"{usual:,.0f} tokens; --hash-block-size says otherwise"
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces.measured import INSTANTS, LATENCIES
 from queuesmith.traces.time_units import UNITS, GivenUnits, epoch_unit
+from queuesmith.traces.trace import Guess
 from queuesmith.traces.values import Times, read_numbers, read_times
 
 #: Our columns that hold instants, and those that hold durations.
@@ -130,12 +131,14 @@ class Clocks:
     def notes(self) -> tuple[str, ...]:
         """What was assumed, and what was told by size."""
         notes = tuple(
-            f"{_listed(names)} taken as {_WORDS[unit]}, since nothing in the file says; --unit "
-            "says otherwise"
+            Guess(
+                f"{_listed(names)} taken as {_WORDS[unit]}, since nothing in the file says; --unit "
+                "says otherwise"
+            )
             for unit, names in self._assumed.items()
         )
         for unit, names in self._sized.items():
-            notes += (f"{_listed(names)} taken as {_WORDS[unit]} since 1970, by size",)
+            notes += (Guess(f"{_listed(names)} taken as {_WORDS[unit]} since 1970, by size"),)
         return notes
 
     def check_pace(self, seconds: NDArray[np.float64]) -> None:

@@ -24,7 +24,7 @@ from queuesmith.traces.cleaning import Given, build_trace
 from queuesmith.traces.source import Source
 from queuesmith.traces.table import map_columns, map_known, read_columns, time_units
 from queuesmith.traces.time_units import epoch_unit
-from queuesmith.traces.trace import Trace
+from queuesmith.traces.trace import Guess, Trace
 from queuesmith.traces.values import read_codes, read_numbers
 
 BLOCK_SIZE = 512
@@ -92,10 +92,12 @@ def _unit(times: NDArray[np.float64], given: Given) -> tuple[str | None, tuple[s
     gap = (known[-1] - known[0]) / max(len(known) - 1, 1)
     if 0 < gap < densest:
         return "s", (
-            f"times taken as s, since in ms, as in Mooncake traces, {1_000 / gap:,.0f} requests "
-            "would come in a second; --unit says otherwise",
+            Guess(
+                f"times taken as s, since in ms, as in Mooncake traces, {1_000 / gap:,.0f} "
+                "requests would come in a second; --unit says otherwise"
+            ),
         )
-    return "ms", ("times taken as ms, as in Mooncake traces; --unit says otherwise",)
+    return "ms", (Guess("times taken as ms, as in Mooncake traces; --unit says otherwise"),)
 
 
 def _later_turns(

@@ -18,6 +18,12 @@ MAX_TOKENS = 100_000_000
 MAX_TIME = 3.2e11
 
 
+class Guess(str):
+    """A note that says what a reader assumed because the file does not say."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where a trace comes from; printed beside every number made from it.
@@ -48,7 +54,7 @@ class Origin:
     @property
     def guesses(self) -> tuple[str, ...]:
         """Those notes that say what was guessed; the wrong guess changes every result."""
-        return tuple(note for note in self.notes if " taken as " in note)
+        return tuple(note for note in self.notes if isinstance(note, Guess))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
