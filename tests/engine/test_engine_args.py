@@ -17,6 +17,15 @@ def parse(text, preset=H100):
     return parse_engine_args(text, preset)
 
 
+def test_a_context_above_the_models_own_is_refused_as_vllm_does():
+    with pytest.raises(ConfigError, match=r"131073 is above the 131072 .* give 131072 or less"):
+        parse("--max-model-len 131073")
+    assert parse("--max-model-len 131072")[0].max_model_len == 131_072
+    longer = "--max-model-len 140000 --hf-overrides '{}'"
+    assert parse(longer)[0].max_model_len == 140_000
+    assert parse("some/other-model --max-model-len 140000")[0].max_model_len == 140_000
+
+
 def test_nothing_said_is_the_preset():
     assert parse("") == (H100.config, [])
 

@@ -50,7 +50,8 @@ def parse_engine_args(text: str, preset: Preset) -> tuple[EngineConfig, list[str
     given, model, notes = _read(text)
     if "model" in given:
         model = given.pop("model")
-    if model is not None and not _is_simulated(model, preset):
+    another = model is not None and not _is_simulated(model, preset)
+    if another:
         notes.append(f"{model} is not what is simulated: {preset.title} is, the engine preset")
     notes += _notes(given)
     settings: dict[str, Any] = {}
@@ -68,6 +69,12 @@ def parse_engine_args(text: str, preset: Preset) -> tuple[EngineConfig, list[str
     if mode == "interactivity":
         notes.append("--performance-mode interactivity: CUDA graphs come from the engine preset")
     config = _complete(settings, preset, 2 if mode == "throughput" else 1)
+    own = preset.own_max_model_len
+    if 0 < own < config.max_model_len and not another and "hf-overrides" not in given:
+        raise ConfigError(
+            f"vLLM would refuse to start: --max-model-len {config.max_model_len} is above the {own} "
+            f"that {preset.title} was made for; give {own} or less"
+        )
     if config.max_model_len > config.kv_tokens:
         raise ConfigError(_too_long(config, preset))
     return config, notes
