@@ -5,8 +5,8 @@ The draws of windows are the same for all policies, metrics, loads and engines o
 independent between sources.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -98,6 +98,18 @@ class Conditions:
                 found = rows.get((near[0], near[1], near[2]))
                 if found is not None:
                     yield row, found
+
+    def of_engines(self, engines: Collection[str]) -> "Conditions":
+        """Return the rows of some engines alone."""
+        rows = [row for row in range(len(self.where)) if self.labels(row)["engine"] in engines]
+        arrays = ("values", "means", "signs", "best", "share_best")
+        arrays += ("ratio", "ratio_low", "ratio_high", "doubt")
+        return replace(
+            self,
+            where=[self.where[row] for row in rows],
+            packed=[self.packed[row] for row in rows],
+            **{name: getattr(self, name)[rows] for name in arrays},
+        )
 
     def groups(self) -> dict[tuple[int, int], list[int]]:
         """Rows of each (engine, load): one per source."""

@@ -5,6 +5,7 @@ A flip is *supported* when on both sides the difference matters (its margin) and
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,12 @@ from queuesmith.study.conditions import Bools, Conditions
 from queuesmith.study.grid import SHARES, better
 from queuesmith.study.rules import FEW
 
+#: A supported flip is `sure` when its adjusted p-value is below this.
+LEVEL = 0.05
 #: In the order in which they are tested.
 CLASSES = ("undefined", "stable", "microscopic", "supported", "unsupported")
 UNDEFINED, STABLE, MICROSCOPIC, SUPPORTED, UNSUPPORTED = range(5)
+DEFINED = CLASSES[1:]
 
 QUARTERS = ("1", "2", "3", "4")
 _AT_ONCE = 256
@@ -87,8 +91,9 @@ def find_reversals(conditions: Conditions) -> tuple[list[Row], dict[tuple[Any, .
         Of the supported and unsupported ones, with their evidence.
     counts : dict
         By (axis, a, b, engine, load, source, metric) as in `queuesmith.study.agreement.agreement`:
-        how many pairs of policies are of each class, and how many of the supported ones are
-        `distinct`, with policies that are equal in all windows of both conditions counted once.
+        how many pairs of policies are of each class, how many of the supported ones are `sure`
+        after correction for all pairs looked at, and how many `distinct`, with policies that are
+        equal in all windows of both conditions counted once.
     """
     evidence = weigh(conditions)
     p_first, p_second = _one_sided(evidence)
@@ -110,6 +115,7 @@ def find_reversals(conditions: Conditions) -> tuple[list[Row], dict[tuple[Any, .
             row = _record(conditions, evidence, axis, rows, int(m), int(pair), low, high)
             row["class"] = CLASSES[classes[k, m, pair]]
             row["p"], row["p_adjusted"] = float(p[k, m, pair]), float(adjusted[k, m, pair])
+            row["sure"] = row["class"] == "supported" and row["p_adjusted"] < LEVEL
             row["drivers"] = drivers.of(row, rows, int(m))
             found.setdefault((int(k), int(m)), []).append((int(pair), row))
             records.append(row)
@@ -121,6 +127,7 @@ def find_reversals(conditions: Conditions) -> tuple[list[Row], dict[tuple[Any, .
                 supported = [
                     pair for pair, row in found.get((k, m), ()) if row["class"] == "supported"
                 ]
+                count["sure"] = sum(row["sure"] for _, row in found.get((k, m), ()))
                 count["distinct"] = _num_distinct(conditions, a[k], b[k], m, supported)
                 counts[(*labels.values(), metric)] = count
     return records, counts
@@ -318,12 +325,13 @@ class _Drivers:
         return result
 
 
-def count_classes(counts: dict[tuple[Any, ...], Row]) -> list[Row]:
-    """Sum the counts over everything but the axis and the metric."""
+def count_classes(agreement: Sequence[Row], scope: str) -> list[Row]:
+    """Sum the counts of rows of agreement over everything but the axis and the metric."""
     totals: dict[tuple[str, str], Counter[str]] = {}
-    for key, count in counts.items():
-        totals.setdefault((key[0], key[-1]), Counter()).update(count)
+    for row in agreement:
+        totals.setdefault((row["axis"], row["metric"]), Counter()).update(row["reversals"])
+    names = (*CLASSES, "sure", "distinct")
     return [
-        {"axis": axis, "metric": metric, **{name: total[name] for name in (*CLASSES, "distinct")}}
+        {"axis": axis, "metric": metric, "scope": scope, **{name: total[name] for name in names}}
         for (axis, metric), total in totals.items()
     ]

@@ -239,16 +239,16 @@ def _regret(value: Floats, best: float, tie: float) -> float:
     return float((value - best) / abs(best)) if best else float("nan")
 
 
-def leave_one_policy_out(conditions: Conditions, reversals: Sequence[Row]) -> list[Row]:
+def leave_one_policy_out(conditions: Conditions, reversals: Sequence[Row], scope: str) -> list[Row]:
     """Agree over sources without each policy in turn, one row per metric and policy.
 
     `mean_tau_b` is over source pairs, loads and engines; `change` what leaving the policy out adds
-    to it; `supported` how many supported reversals between sources are left of `supported_all`.
+    to it; `sure` how many sure reversals between sources are left of `sure_all`.
     """
     grid = conditions.grid
     pairs = np.array(list(conditions.pairs("source")), np.int64).reshape(-1, 2)
     first, second = np.triu_indices(len(grid.policies), 1)
-    between = [r for r in reversals if r["axis"] == "source" and r["class"] == "supported"]
+    between = [r for r in reversals if r["axis"] == "source" and r["sure"]]
     rows = []
     for m, metric in enumerate(grid.metrics):
         a, b = conditions.signs[pairs[:, 0], m], conditions.signs[pairs[:, 1], m]
@@ -261,11 +261,12 @@ def leave_one_policy_out(conditions: Conditions, reversals: Sequence[Row]) -> li
             rows.append(
                 {
                     "metric": metric,
+                    "scope": scope,
                     "policy": policy,
                     "mean_tau_b": without,
                     "change": without - whole,
-                    "supported": left,
-                    "supported_all": len(mine),
+                    "sure": left,
+                    "sure_all": len(mine),
                 }
             )
     return rows

@@ -31,6 +31,7 @@ from queuesmith.study.design_file import SLOTS
 from queuesmith.study.grid import Grid, better, make_grid
 from queuesmith.study.placing import table_features
 from queuesmith.study.rules import Options
+from queuesmith.study.words import is_toy
 
 SCHEMA = "queuesmith.study.summary/1"
 PACKAGED = "atlas_summary.json"
@@ -141,7 +142,7 @@ def policy_kind(name: str) -> str:
 def main_engine(summary: Mapping[str, Any]) -> str:
     """Return the engine that is told first: the first with a GPU, if there is one."""
     engines: list[str] = summary["engines"]
-    return next((name for name in engines if "/" in name), engines[0])
+    return next((name for name in engines if not is_toy(name)), engines[0])
 
 
 def main_load(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,14 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from queuesmith.stats import holm
 from queuesmith.stats.draws import Floats
-from queuesmith.stats.ranks import (
-    critical_difference,
-    kendall_w,
-    midrank_scores,
-    tied,
-    top_set,
-)
+from queuesmith.stats.ranks import tied, top_set
 from queuesmith.study.conditions import Conditions
 from queuesmith.study.grid import better
 from queuesmith.study.rules import FEW
@@ -25,7 +20,8 @@ def relative(conditions: Conditions) -> list[Row]:
     """Every policy against the reference, one row per condition, metric and policy.
 
     `ratio` is the policy's mean over the reference's, with the interval of paired draws; windows
-    are won outside the tie margin.
+    are won outside the tie margin. `p_adjusted` is of Wilcoxon's signed-rank test over windows, by
+    Holm for the number of policies.
     """
     grid, options = conditions.grid, conditions.options
     flips = _flips(conditions)
@@ -34,12 +30,13 @@ def relative(conditions: Conditions) -> list[Row]:
     for row in range(len(conditions.where)):
         labels, num_windows = conditions.labels(row), conditions.num_windows(row)
         values = conditions.values[row, ..., :num_windows]
-        wins = losses = np.full(values.shape[:2], np.nan)
+        wins = losses = p_adjusted = np.full(values.shape[:2], np.nan)
         if has_reference:
             base = values[:, [grid.policies.index(options.reference)]]
             same = tied(values, base, options.tie)
             wins = ((values < base) & ~same).sum(axis=-1)
             losses = ((values > base) & ~same).sum(axis=-1)
+            p_adjusted = _signed_ranks(values, base)
         for m, metric in enumerate(grid.metrics):
             for p, policy in enumerate(grid.policies):
                 rows.append(
@@ -53,6 +50,7 @@ def relative(conditions: Conditions) -> list[Row]:
                         "high": float(conditions.ratio_high[row, m, p]),
                         "wins": float(wins[m, p]),
                         "losses": float(losses[m, p]),
+                        "p_adjusted": float(p_adjusted[m, p]),
                         "num_windows": num_windows,
                     }
                 )
@@ -175,69 +173,30 @@ def disagreement(conditions: Conditions, same: Mapping[str, str]) -> dict[str, A
     return result
 
 
-def mean_ranks(conditions: Conditions) -> list[Row]:
-    """Critical-difference pictures, one per (engine, load, metric), over windows of all sources.
+def _signed_ranks(values: Floats, base: Floats) -> Floats:
+    """Wilcoxon's signed-rank tests over windows, (metrics, policies), by Holm within a metric.
 
-    An illustration: mean ranks depend on which policies take part, and windows of one source are
-    no sample of traffic at large. `groups` are the longest runs of policies, best first, that
-    Nemenyi's test does not tell apart.
+    Windows in which a policy equals the reference count nothing. 1 where all do.
+
+    References
+    ----------
+    Wilcoxon, "Individual comparisons by ranking methods", Biometrics Bulletin 1, 1945.
     """
-    grid, options = conditions.grid, conditions.options
-    rows = []
-    for mine in conditions.groups().values():
-        labels = conditions.labels(mine[0])
-        for m, metric in enumerate(grid.metrics):
-            windows = np.concatenate(
-                [conditions.values[row, m, :, : conditions.num_windows(row)].T for row in mine]
-            )
-            defined = np.flatnonzero(~np.isnan(windows).any(axis=0))
-            found = _friedman(windows[:, defined], options.tie)
-            order = np.argsort(found["ranks"], kind="stable")
-            ranks = found["ranks"][order]
-            rows.append(
-                {
-                    "engine": labels["engine"],
-                    "load": labels["load"],
-                    "metric": metric,
-                    "policies": [grid.policies[defined[p]] for p in order],
-                    "mean_ranks": [float(rank) for rank in ranks],
-                    "chi2": found["chi2"],
-                    "p": found["p"],
-                    "critical_difference": found["cd"],
-                    "groups": [
-                        [grid.policies[defined[order[place]]] for place in range(start, end)]
-                        for start, end in _runs(ranks, found["cd"])
-                    ],
-                    "num_windows": len(windows),
-                    "illustration": True,
-                }
-            )
-    return rows
+    from scipy.stats import wilcoxon  # slow to import, and few commands need it
 
-
-def _friedman(windows: Floats, tie: float) -> dict[str, Any]:
-    """Friedman's test of (windows, policies), from Kendall's W: chi2 = m (n - 1) W."""
-    from scipy.stats import chi2  # slow to import, and few commands need it
-
-    num_windows, n = windows.shape
-    ranks = (n + 1) / 2 + midrank_scores(windows, tie).mean(axis=0)
-    statistic = num_windows * (n - 1) * kendall_w(windows, tie) if n > 1 else np.nan
-    return {
-        "ranks": ranks,
-        "chi2": float(statistic),
-        "p": float(chi2.sf(statistic, n - 1)) if n > 1 else np.nan,
-        "cd": critical_difference(n, num_windows),
-    }
-
-
-def _runs(ranks: Floats, cd: float) -> list[tuple[int, int]]:
-    """Longest runs of sorted ranks whose ends are within the critical difference."""
-    runs: list[tuple[int, int]] = []
-    for start in range(len(ranks)):
-        end = int(np.searchsorted(ranks, ranks[start] + cd, side="right"))
-        if end - start > 1 and (not runs or end > runs[-1][1]):
-            runs.append((start, end))
-    return runs
+    gaps = values - base
+    p = np.full(gaps.shape[:2], np.nan)
+    known = np.isfinite(gaps).all(axis=-1)
+    moved = known & (gaps != 0).any(axis=-1)
+    # Zeros count as a tie of ranks here. SciPy's own choice would permute for seconds.
+    has_ties = (np.diff(np.sort(np.abs(gaps)), prepend=0.0) == 0).any(axis=-1)
+    p[known] = 1.0
+    for method, rows in (("exact", moved & ~has_ties), ("approx", moved & has_ties)):
+        if rows.any():
+            p[rows] = wilcoxon(gaps[rows], axis=-1, method=method).pvalue
+    for row, tested in zip(p, moved, strict=True):
+        row[tested] = holm(row[tested])
+    return p
 
 
 def _queued_steps(conditions: Conditions) -> Floats:
