@@ -102,13 +102,13 @@ class Conditions:
     def of_engines(self, engines: Collection[str]) -> "Conditions":
         """Return the rows of some engines alone."""
         rows = [row for row in range(len(self.where)) if self.labels(row)["engine"] in engines]
-        arrays = ("values", "means", "signs", "best", "share_best")
-        arrays += ("ratio", "ratio_low", "ratio_high", "doubt")
+        measured = ("values", "means", "signs", "best", "share_best")
+        against = ("ratio", "ratio_low", "ratio_high", "doubt")
         return replace(
             self,
             where=[self.where[row] for row in rows],
             packed=[self.packed[row] for row in rows],
-            **{name: getattr(self, name)[rows] for name in arrays},
+            **{name: getattr(self, name)[rows] for name in (*measured, *against)},
         )
 
     def groups(self) -> dict[tuple[int, int], list[int]]:

@@ -206,12 +206,16 @@ def _notes(document: Mapping[str, Any], unknown: Sequence[str]) -> list[str]:
         notes.append(
             f"{', '.join(few)}: fewer than {FEW} windows, so what is said of them is a hint."
         )
-    for one in document["sources"]:
-        if one["modelled"]:
-            notes.append(
-                f"{one['modelled']} of {one['num_windows']} windows of {one['source']} are "
-                "modelled traffic: they show what the model of that source does."
-            )
+    modelled = [
+        f"{one['source']} {one['modelled']} of {one['num_windows']}"
+        for one in document["sources"]
+        if one["modelled"]
+    ]
+    if modelled:
+        notes.append(
+            f"Windows of modelled traffic, which show what a source's model does: "
+            f"{', '.join(modelled)}."
+        )
     for repeated, kept in document["same_metrics"].items():
         notes.append(f"{repeated} repeats {kept} by construction and is counted once.")
     return notes

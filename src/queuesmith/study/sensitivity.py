@@ -21,6 +21,8 @@ from queuesmith.study.rules import FEW, Options
 THIRDS = ("early", "middle", "late")
 #: Random splits of windows that a split by time is compared with.
 SPLITS = 200
+#: Below this p a split by time agrees less than random splits do.
+LEVEL = 0.05
 SLACKS = ("anwg_slack_0.5", "anwg_slack_2", "anwg_slack_4")
 
 Row = dict[str, Any]
