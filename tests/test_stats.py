@@ -390,11 +390,3 @@ def test_kendalls_w_leaves_out_what_is_undefined():
     assert ranks.kendall_w([[1, 2, np.nan], [1, 2, 3]]) == 1.0
     assert np.isnan(ranks.kendall_w([[1, 1], [1, 1]]))
     assert np.isnan(ranks.kendall_w([[1, 2]]))
-
-
-@pytest.mark.parametrize(("things", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
-def test_the_critical_difference_is_demsars(things, q):
-    """Demsar 2006, table 5 (a), at 0.05."""
-    expected = q * (things * (things + 1) / (6 * 14)) ** 0.5
-
-    assert ranks.critical_difference(things, 14) == pytest.approx(expected, rel=1e-3)

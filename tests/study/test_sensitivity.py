@@ -181,5 +181,5 @@ def test_one_policy_can_make_all_the_disagreement():
     without = only(found, policy="p3")
     assert without["mean_tau_b"] == 1.0
     assert without["change"] == pytest.approx(1.0)  # three of six pairs are swapped: 0
-    assert (without["supported"], without["supported_all"]) == (0, 3)
-    assert only(found, policy="p1")["supported"] == 2
+    assert (without["sure"], without["sure_all"]) == (0, 3)
+    assert only(found, policy="p1")["sure"] == 2

@@ -6,9 +6,6 @@ everything here is made from signs of pairs and nothing from ranks. `queuesmith.
 the same for many draws at once.
 """
 
-from functools import cache
-from math import sqrt
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -242,24 +239,3 @@ def midrank_scores(values: Floats, margin: float) -> Floats:
             signs[..., first == thing].sum(axis=-1) - signs[..., second == thing].sum(axis=-1)
         ) / 2
     return scores
-
-
-@cache
-def critical_difference(num_things: int, num_units: int, level: float = 0.05) -> float:
-    """Mean ranks that differ by less are not told apart by Nemenyi's test.
-
-    References
-    ----------
-    Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
-
-    Examples
-    --------
-    >>> round(critical_difference(5, 30), 2)  # Demsar's q of 2.728 for five
-    1.11
-    """
-    from scipy.stats import studentized_range  # slow to import, and few commands need it
-
-    if num_things < 2 or num_units < 1:
-        return float("nan")
-    q = float(studentized_range.ppf(1 - level, num_things, np.inf)) / sqrt(2)
-    return q * sqrt(num_things * (num_things + 1) / (6 * num_units))

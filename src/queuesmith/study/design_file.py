@@ -179,10 +179,10 @@ class DesignFile:
 
     def panel(self) -> tuple[str, ...]:
         """Return the names of policies of the slot engine."""
-        from queuesmith.study.lssp_panel import PANEL
+        from queuesmith.study.lssp_panel import NAMES
 
         names = self._names(self.where, self._table, "policies")
-        self._check_known(self.where, "policy of the slot engine", names, PANEL)
+        self._check_known(self.where, "policy of the slot engine", names, NAMES)
         return names
 
     def loads(self) -> tuple[Load, ...]:

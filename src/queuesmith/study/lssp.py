@@ -24,7 +24,7 @@ from queuesmith.stats import quantiles
 from queuesmith.study.cells import SLACKS, quarters
 from queuesmith.study.lssp_engine import SlotRequests, SlotResult, simulate_slots
 from queuesmith.study.lssp_slots import STEP_TIME
-from queuesmith.study.lssp_windows import lssp_windows, predict, read_slot_inputs
+from queuesmith.study.lssp_windows import predict, read_slot_inputs
 from queuesmith.windows import Window
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "REGIONS",
     "at_factor",
     "lambda_ref",
-    "lssp_windows",
     "measure_slots",
     "read_slot_inputs",
     "run_window",
@@ -155,7 +154,7 @@ def run_window(
     ----------
     window : Window
     policies : sequence of str
-        Names of `queuesmith.study.lssp_panel.PANEL`.
+        Names of `queuesmith.study.lssp_panel.NAMES`.
     multipliers : mapping of str to float
         Of `lambda_ref`, by region.
 

@@ -96,7 +96,7 @@ def simulate_slots(
     Parameters
     ----------
     policy : str
-        A name of `queuesmith.study.lssp_panel.PANEL`.
+        A name of `queuesmith.study.lssp_panel.NAMES`.
     requests : SlotRequests
     max_num_seqs, max_kv_tokens : int
         LSSP's own when left out, and so below; others are for tests.

@@ -89,26 +89,6 @@ _AZURE_STARTS = (
 )
 
 
-def lssp_windows(folder: Path | None = None) -> list[StudyWindow]:
-    """Return LSSP's windows: 40 of each source whose trace is at hand, else the ten published.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        Where to look, with everything below it; ``$QUEUESMITH_TRACES`` when left out.
-
-    Raises
-    ------
-    TraceError
-        If a source has neither, or a file is not what LSSP had.
-    """
-    sources = [
-        Source(name, (recipe.trace, f"{name}.csv"), "", NUM_WINDOWS)
-        for name, recipe in RECIPES.items()
-    ]
-    return [window for inputs in read_slot_inputs(sources, folder) for window in inputs.windows]
-
-
 def read_slot_inputs(
     sources: Sequence[Source], folder: Path | None = None
 ) -> tuple[SourceInputs, ...]:
@@ -120,7 +100,7 @@ def read_slot_inputs(
         A file is the catalogue's name of the trace that LSSP cut the source from, or a table of
         windows.
     folder : Path, optional
-        As for `lssp_windows`.
+        Where to look, with everything below it; ``$QUEUESMITH_TRACES`` when left out.
 
     Raises
     ------

@@ -12,8 +12,6 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from queuesmith.errors import ConfigError, did_you_mean
-
 Key = tuple[str, ...]
 
 #: In the order in which pairs are named.
@@ -109,65 +107,10 @@ def published() -> Mapping[Key, float]:
     return MappingProxyType({key: float(value) for key, value in numbers.items()})
 
 
-def published_anwg(window: str, region: str) -> dict[str, float]:
-    """Return the published ANWG of each primary policy on one window.
-
-    Parameters
-    ----------
-    window : str
-        LSSP's name, such as ``burstgpt_pilot_v2_w10``.
-    region : {"KNEE", "HIGH_PRESSURE"}
-        For the other regions LSSP published none.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such window or region.
-    """
-    source = short_name(window)
-    regions = {key: row for key, row in _table()["anwg"].items() if key != "origin"}
-    if source not in regions or region not in regions[source]:
-        raise ConfigError(
-            f"LSSP published no ANWG of window {window!r} in region {region!r}; it did for KNEE "
-            f"and HIGH_PRESSURE of windows of {', '.join(regions)}"
-        )
-    number = window.rpartition("w")[2]
-    policies = regions[source][region]
-    # w10 to w39 come first, then w00 to w09.
-    places = {f"{(row + 10) % 40:02d}": row for row in range(40)}
-    if number not in places:
-        raise ConfigError(f"LSSP has windows w00 to w39 of each source, got {window!r}")
-    return {name: counts[places[number]] / _WINDOW_LEN for name, counts in policies.items()}
-
-
 def compare_with_published(ours: Mapping[Key, float]) -> list[dict[str, Any]]:
-    """Set ours beside what was published.
-
-    Parameters
-    ----------
-    ours : mapping of key to float
-        Keys of `published`; those that are left out are NaN in the result.
-
-    Returns
-    -------
-    list of dict
-        One for every published number: `what`, `published`, `ours`, `difference` (ours less
-        published).
-
-    Raises
-    ------
-    ConfigError
-        If a key is none of `published`.
-    """
-    numbers = published()
-    for key in ours:
-        if key not in numbers:
-            words = [" ".join(one) for one in numbers]
-            raise ConfigError(
-                f"LSSP published no number {' '.join(key)!r}.{did_you_mean(' '.join(key), words)}"
-            )
+    """Set ours, NaN where we have none, beside every published number."""
     rows = []
-    for key, value in numbers.items():
+    for key, value in published().items():
         own = float(ours.get(key, math.nan))
         rows.append(
             {"what": " ".join(key), "published": value, "ours": own, "difference": own - value}
