@@ -355,16 +355,6 @@ def test_the_top_three_hold_all_that_tie_with_the_third():
     assert not ranks.top_set([np.nan, np.nan]).any()
 
 
-@given(seed=st.integers(0, 2**32), size=st.integers(1, 6))
-def test_the_share_of_draws_on_top_is_the_mean_of_top_sets(seed, size):
-    rng = np.random.default_rng(seed)
-    values = rng.integers(1, 4, (size, 20)) * (1 + 0.015 * rng.random((size, 20)))
-
-    expected = ranks.top_set(values.T, 1).mean(axis=0)
-
-    assert ranks.share_in_top(values) == pytest.approx(expected)
-
-
 def test_overlap_counts_what_is_common_of_what_there_is():
     a = np.array([[True, True, False], [False, False, False]])
     b = np.array([[False, True, True], [False, False, False]])

@@ -100,7 +100,7 @@ def test_toys_are_told_apart_everywhere():
         for row in atlas["carry_over"]
         if (row["axis"], row["metric"]) == ("engine", "ttft_mean")
     }
-    gpus, every = rows["GPUs"], rows["with toy engines"]
+    gpus, every = rows["GPUs"], rows["with toys"]
 
     assert gpus["sets_meet"] == gpus["num_pairs"]
     assert every["sets_meet"] < every["num_pairs"]
@@ -109,11 +109,11 @@ def test_toys_are_told_apart_everywhere():
     for topic in ("metrics", "variance", "left_out"):
         (text,) = [one["text"] for one in atlas["answers"] if one["topic"] == topic]
         assert "GPUs" in text
-        assert "with toy engines" in text
+        assert "with toys" in text
     lines = carry_lines(atlas["carry_over"], "ttft_mean")
     assert [line[0].partition(" (")[0] for line in lines] == [
         f"{axis}, {scope}"
-        for scope in ("GPUs", "with toy engines")
+        for scope in ("GPUs", "with toys")
         for axis in ("sources", "loads", "engines")
     ]
     assert {len(line) for line in lines} == {len(CARRY_HEADS)}

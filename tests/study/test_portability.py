@@ -363,13 +363,13 @@ def test_engines_with_a_gpu_are_summed_alone_and_apart():
 
     sums = {row["scope"]: row for row in found["agreement_by_metric"] if row["axis"] == "engine"}
     assert sums["GPUs"]["mean_tau_b"] == 1.0
-    assert sums["with toy engines"]["mean_tau_b"] == pytest.approx(-1 / 3)
+    assert sums["with toys"]["mean_tau_b"] == pytest.approx(-1 / 3)
     counts = {row["scope"]: row for row in found["reversal_counts"] if row["axis"] == "engine"}
-    assert (counts["GPUs"]["sure"], counts["with toy engines"]["sure"]) == (0, 12)
+    assert (counts["GPUs"]["sure"], counts["with toys"]["sure"]) == (0, 12)
     shares = {row["scope"]: row["portable"] for row in found["variance"]}
     assert shares["GPUs"] == pytest.approx(1.0)
-    assert shares["with toy engines"] < 0.9
-    assert [row["scope"] for row in found["disagreement"]] == ["GPUs", "with toy engines"]
+    assert shares["with toys"] < 0.9
+    assert [row["scope"] for row in found["disagreement"]] == ["GPUs", "with toys"]
 
 
 def test_unfinished_windows_are_left_out_and_told():

@@ -40,13 +40,7 @@ class Columns:
 def agreement_figure(rows: Iterable[Row], order: Mapping[str, Sequence[str]]) -> Figure:
     """Draw heat maps of tau-b between sources, loads, engines and metrics.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        Agreement of pairs: `axis`, `a`, `b`, the conditions that both share, `tau_b`, its interval
-        `low` and `high`, `top_1` and `num_windows`.
-    order : mapping of str to sequence of str
-        For each axis its names in the order in which they are to stand.
+    `rows` are of agreement; `order` has for each axis its names in the order in which they stand.
     """
     rows = list(rows)
     columns = Columns()
@@ -137,18 +131,7 @@ def _agreement_panel(
 
 
 def sample_figure(rows: Iterable[Row], sources: Sequence[str], recovered: float) -> Figure:
-    """Draw how often few windows recover the order and the winner of all.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-        One per (engine, load, source, metric), with `sizes` and, for each, the shares `order` and
-        `top_1`.
-    sources : sequence of str
-        In the order in which they get their looks.
-    recovered : float
-        Share from which on windows are said to be enough.
-    """
+    """Draw how often few windows recover the order and the winner of all."""
     columns = Columns()
     panels = []
     rows = list(rows)
@@ -232,13 +215,7 @@ _TERMS = {
 
 
 def variance_figure(rows: Iterable[Row]) -> Figure:
-    """Draw what the gains over the reference hang on, as shares of all that has the policy in it.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-        One per metric, with `shares` by term.
-    """
+    """Draw shares of the variance of gains by term, of all that has the policy in it."""
     lines = []
     for row in rows:
         with_policy = sum(row["shares"][term] or 0.0 for term in _TERMS)

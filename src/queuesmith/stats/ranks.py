@@ -136,32 +136,6 @@ def top_set(values: ArrayLike, size: int = 1, margin: float = 0.01) -> NDArray[n
     return np.asarray((values < bar) | tied(values, bar, margin))
 
 
-def share_in_top(values: Floats, margin: float = 0.01) -> Floats:
-    """Share of draws in which each thing is among the best, ties included.
-
-    Parameters
-    ----------
-    values : (n, draws) float64
-        Small is good.
-    margin : float
-        See `kendall_tau_b`.
-
-    Returns
-    -------
-    (n,) float64
-        The mean over draws of what `top_set` gives for each; NaN for a thing with a NaN.
-
-    Examples
-    --------
-    >>> share_in_top(np.array([[1.0, 1.0], [1.0, 2.0], [3.0, 3.0]]))
-    array([1. , 0.5, 0. ])
-    """
-    undefined = np.asarray(np.isnan(values).any(axis=1))
-    best = np.where(undefined[:, None], np.inf, values).min(axis=0)
-    shares = np.array([tied(row, best, margin).mean() for row in values])
-    return np.where(undefined, np.nan, shares)
-
-
 def overlap(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> Floats:
     """Share of two sets that is common, ``|A & B| / |A | B|`` (Jaccard 1901), along the last axis.
 

@@ -29,15 +29,7 @@ BRIEFEST = 300
 
 
 def make_atlas(study: Any, *, command: str = "", draws: int | None = None) -> dict[str, Any]:
-    """Analyse a study and say what it answers.
-
-    Parameters
-    ----------
-    study : Study
-    command : str
-        That makes this again.
-    draws : int, optional
-        Bootstrap draws of whole windows; those of the analysis when left out.
+    """Analyse a study and say what it shows.
 
     Returns
     -------
@@ -169,7 +161,6 @@ def _rows(atlas: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
             "spread",
             "temporal",
             "leave_one_source_out",
-            "leave_one_policy_out",
             "variance",
             "slo_sensitivity",
         )

@@ -59,13 +59,7 @@ _MOST = 10_000_000
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What is run again with other predictions of output lengths.
-
-    Attributes
-    ----------
-    predictions : tuple of OutputLengthKnowledge
-    engines, loads, policies : tuple of str
-    """
+    """What is run again with other predictions of output lengths."""
 
     predictions: tuple[OutputLengthKnowledge, ...]
     engines: tuple[str, ...]
@@ -90,13 +84,7 @@ def knowledge_name(knowledge: OutputLengthKnowledge) -> str:
 
 
 def read_text(design: str) -> tuple[str, str, Path]:
-    """Return the text of a design, what to call it in messages, and the folder of its files.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name or path.
-    """
+    """Return the text of a design, what to call it in messages, and the folder of its files."""
     if design.endswith(".toml"):
         path = Path(design)
         try:
@@ -117,19 +105,7 @@ def read_text(design: str) -> tuple[str, str, Path]:
 
 
 class DesignFile:
-    """The values of a design's file; whatever is asked of it is checked.
-
-    Parameters
-    ----------
-    where : str
-        What to call the file in messages.
-    table : mapping
-
-    Raises
-    ------
-    ConfigError
-        If a key is unknown or its value is of the wrong kind; later, if a value makes no sense.
-    """
+    """The values of a design's file, called `where` in messages; all that is asked is checked."""
 
     def __init__(self, where: str, table: Mapping[str, Any]) -> None:
         self.where = where

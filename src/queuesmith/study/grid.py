@@ -122,7 +122,6 @@ def make_grid(
         Rows of `source`, `window`, `start_row`, `num_requests`; without it no windows adjoin.
     metrics : sequence of str
         Columns to arrange.
-    prediction : str
     leave_out : sequence of str
         Policies.
 

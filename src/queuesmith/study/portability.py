@@ -27,7 +27,6 @@ from queuesmith.study.reversals import count_classes, find_reversals
 from queuesmith.study.rules import FEW, LSSP, METRICS, Options
 from queuesmith.study.sample_complexity import sample_complexity, spread
 from queuesmith.study.sensitivity import (
-    leave_one_policy_out,
     leave_one_source_out,
     prediction_sensitivity,
     slo_sensitivity,
@@ -54,7 +53,6 @@ def analyze(
         One row per (engine, source, window, load, prediction, policy) with every metric.
     windows : pyarrow.Table, optional
         One row per window; says which windows adjoin.
-    options : Options, optional
 
     Returns
     -------
@@ -125,20 +123,17 @@ def _add_sums(document: dict[str, Any], conditions: Conditions) -> None:
     """Add what is summed over engines, for those with a GPU and, apart, with toys among them."""
     sums: dict[str, list[dict[str, Any]]] = {}
     for scope, engines in scopes(conditions.grid.engines).items():
-        agreed, between, reversals = (
+        agreed, between = (
             [row for row in document[name] if within(row, engines)]
-            for name in ("agreement", "metric_agreement", "reversals")
+            for name in ("agreement", "metric_agreement")
         )
-        every, here = [*agreed, *between], conditions.of_engines(engines)
-        at_a_load = [row for row in every if row["load"] is not None]
-        disagreed = disagreement(here, document["same_metrics"])
+        every = [*agreed, *between]
+        disagreed = disagreement(conditions.of_engines(engines), document["same_metrics"])
         for name, rows in {
             "agreement_summary": summarize_agreement(every, ("axis", "a", "b"), scope),
-            "agreement_by_load": summarize_agreement(at_a_load, ("axis", "a", "b", "load"), scope),
             "agreement_by_metric": summarize_agreement(agreed, ("axis", "metric"), scope),
             "reversal_counts": count_classes(agreed, scope),
             "disagreement": [{"scope": scope, **disagreed}],
-            "leave_one_policy_out": leave_one_policy_out(here, reversals, scope),
             "variance": variance(conditions, engines, scope),
         }.items():
             sums.setdefault(name, []).extend(rows)

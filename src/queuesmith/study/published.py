@@ -38,25 +38,11 @@ def _table() -> dict[str, Any]:
 
 @cache
 def published() -> Mapping[Key, float]:
-    """Return every published number by its key.
+    """Return every published number by its key: what it is, then where, as in the tables.
 
-    ======================================================  ======================================
-    key                                                     number
-    ======================================================  ======================================
-    ("tau_b", region, pair), also "tau_b_low", "tau_b_high"  Kendall's tau-b by ANWG; its interval
-    ("top_1", region, pair), ("top_3", region, pair)         overlap of the best one and three
-    ("tau_b_mean", metric), also "_min", "_max"              over regions and pairs
-    ("reversals", region)                                    supported; also "reversals_stable" and
-                                                             "reversals_microscopic"
-    ("reversals_of_sources", pair)                           supported, over regions
-    ("reversals_of_policies", "a/b")                         supported, over regions and pairs
-    ("reversals_of_metric", metric)                          supported, by that metric
-    ("recovery_order", source, n), also "_top_1", "_top_3"   share of draws of n windows
-    ("first_n_order", source), also "_top_1", "_top_3"       first n with a share of 0.9
-    ("pooling_concentrated", metric), also "_spread"         mean tau-b with all windows
-    ("temporal", region, source, parts)                      tau-b between parts of a source
-    ("anwg", region, source, policy)                         mean over the windows
-    ======================================================  ======================================
+    ``("tau_b", region, pair)`` is Kendall's tau-b by ANWG, ``("recovery_order", source, n)`` the
+    share of draws of n windows that recover the order, ``("anwg", region, source, policy)`` a mean
+    over windows; `put` below and the loops after it name all.
     """
     table = _table()
     regions = table["regions"]

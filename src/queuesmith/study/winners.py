@@ -13,6 +13,7 @@ from queuesmith.study.conditions import Conditions
 from queuesmith.study.grid import better
 from queuesmith.study.rules import FEW
 
+AXES = ("engine", "load", "source")
 Row = dict[str, Any]
 
 
@@ -61,18 +62,16 @@ def who_wins(conditions: Conditions) -> list[Row]:
     """Best policies of each condition and metric, ties shown.
 
     `best` are all within the tie margin of the best mean, that one first; `lead` is how far the
-    next one is behind, as a share of its own value; `share_best` how often each is among the best
-    in draws of windows, `windows_best` in how many windows it is. `beats_reference` is True when
-    the first one is better than the reference in all but so few draws that it allows for the number
-    of policies it was picked from (Bonferroni), and the reference is not among the best.
+    next one is behind, as a share of its own value; `windows_best` in how many windows each is
+    among the best. The ratio, its interval and `p_adjusted` are of the first, as in `relative`.
     """
     grid, options = conditions.grid, conditions.options
-    flips = _flips(conditions)
     queued = _queued_steps(conditions)
-    allowed = (1 - options.level) / 2 / max(1, len(grid.policies) - 1)
+    keys = (*AXES, "metric", "policy")
+    against = {tuple(row[name] for name in keys): row for row in relative(conditions)}
     rows = []
     for row in range(len(conditions.where)):
-        num_windows = conditions.num_windows(row)
+        num_windows, labels = conditions.num_windows(row), conditions.labels(row)
         windows_best = top_set(
             conditions.values[row, ..., :num_windows].swapaxes(1, 2), 1, options.tie
         ).sum(axis=1)
@@ -81,7 +80,7 @@ def who_wins(conditions: Conditions) -> list[Row]:
             order = [int(p) for p in np.argsort(means, kind="stable")]  # NaN last
             best = [p for p in order if conditions.best[row, m, p]]
             rest = [p for p in order if p not in best and not np.isnan(means[p])]
-            found: Row = {**conditions.labels(row), "metric": metric}
+            found: Row = {**labels, "metric": metric}
             found["best"] = [grid.policies[p] for p in best]
             found["next"] = grid.policies[rest[0]] if rest else None
             found["lead"] = (
@@ -89,18 +88,11 @@ def who_wins(conditions: Conditions) -> list[Row]:
                 if rest and means[rest[0]]
                 else np.nan
             )
-            found["share_best"] = [float(conditions.share_best[row, m, p]) for p in best]
             found["windows_best"] = [int(windows_best[m, p]) for p in best]
-            first = best[0] if best else None
-            for name, values in (
-                ("ratio", conditions.ratio),
-                ("low", conditions.ratio_low),
-                ("high", conditions.ratio_high),
-            ):
-                found[name] = np.nan if first is None else float(values[row, m, first])
-            found["mean"] = np.nan if first is None else float(means[first] * flips[m])
-            sure = first is not None and conditions.doubt[row, m, first] <= allowed
-            found["beats_reference"] = bool(sure and options.reference not in found["best"])
+            where = [labels[name] for name in AXES]
+            first = against[(*where, metric, grid.policies[best[0]])] if best else {}
+            for name in ("mean", "ratio", "low", "high", "p_adjusted"):
+                found[name] = first.get(name, np.nan)
             found["undefined"] = [grid.policies[p] for p in order if np.isnan(means[p])]
             found["queued_steps"] = float(queued[row])
             found["idle"] = bool(queued[row] < 1) if not np.isnan(queued[row]) else None
@@ -113,18 +105,10 @@ def who_wins(conditions: Conditions) -> list[Row]:
 def disagreement(conditions: Conditions, same: Mapping[str, str]) -> dict[str, Any]:
     """How often metrics of one condition disagree about the best policy.
 
-    Parameters
-    ----------
-    conditions : Conditions
-    same : mapping of str to str
-        Metrics that repeat another one by construction; they are left out.
-
-    Returns
-    -------
-    dict
-        `pairs`: per pair of metrics, the share of conditions in which their best sets do not meet.
-        `total`, `by_load`, `by_source`, `by_engine`: that share over all pairs, and the share of
-        conditions in which no policy is among the best on every metric.
+    `pairs`: per pair of metrics, the share of conditions in which their best sets do not meet.
+    `total`, `by_load`, `by_source`, `by_engine`: that share over all pairs, and the share of
+    conditions in which no policy is among the best on every metric. Metrics that repeat another
+    (`same`) are left out.
     """
     metrics = [m for m, metric in enumerate(conditions.grid.metrics) if metric not in same]
     best = conditions.best[:, metrics]
@@ -164,7 +148,7 @@ def disagreement(conditions: Conditions, same: Mapping[str, str]) -> dict[str, A
         ],
     }
     labels = [conditions.labels(row) for row in every]
-    for axis in ("engine", "load", "source"):
+    for axis in AXES:
         names = dict.fromkeys(label[axis] for label in labels)
         result[f"by_{axis}"] = [
             {axis: name} | summed([row for row in every if labels[row][axis] == name])

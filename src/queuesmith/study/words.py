@@ -64,14 +64,14 @@ def scopes(engines: Sequence[str]) -> dict[str, frozenset[str]]:
     Examples
     --------
     >>> {name: len(of) for name, of in scopes(["llama-3.1-8b/h100_sxm", "constant_1ms"]).items()}
-    {'GPUs': 1, 'with toy engines': 2}
+    {'GPUs': 1, 'with toys': 2}
     >>> list(scopes(["llama-3.1-8b/h100_sxm"])), list(scopes(["constant_1ms"]))
-    (['GPUs'], ['toy engines'])
+    (['GPUs'], ['toys'])
     """
     every, gpus = frozenset(engines), frozenset(one for one in engines if not is_toy(one))
     if not gpus:
-        return {"toy engines": every}
-    return {"GPUs": gpus} if gpus == every else {"GPUs": gpus, "with toy engines": every}
+        return {"toys": every}
+    return {"GPUs": gpus} if gpus == every else {"GPUs": gpus, "with toys": every}
 
 
 def within(row: Mapping[str, Any], engines: frozenset[str]) -> bool:
