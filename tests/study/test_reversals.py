@@ -183,15 +183,6 @@ def test_intervals_of_differences_are_percentiles_of_resampled_means():
     assert high[0] == pytest.approx(theory.confidence_interval.high, abs=0.1)
 
 
-def test_policies_that_are_one_count_once():
-    """p1 and p2 are the same in every window, so their flips against fcfs are one event."""
-    counts, records = reversals(steady(1, 2, 2), steady(2, 1, 1))
-
-    assert counts["supported"] == 2
-    assert counts["distinct"] == 1
-    assert len(records) == 2
-
-
 def test_loads_and_engines_flip_too():
     cells = {
         ("a100", "knee", "one"): steady(1, 2),
@@ -257,7 +248,7 @@ def test_counts_add_up_to_all_pairs_of_policies():
 
     for count in counts.values():
         assert sum(n for name, n in count.items() if name != "sure") == 10
-        assert count["distinct"] == count["supported"]
+        assert count["sure"] <= count["supported"]
     told = sum(count["supported"] + count["unsupported"] for count in counts.values())
     assert told == len(records)
 

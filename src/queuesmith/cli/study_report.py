@@ -207,7 +207,9 @@ def _print_facts(atlas: Mapping[str, Any], console: "Console") -> None:
     console.print(Text(headline["text"], "bold"))
     metric = atlas["summary"]["metrics"][0]
     if lines := carry_lines(atlas["carry_over"], metric):
-        table = Table(*CARRY_HEADS, box=None, pad_edge=False, title=metric_words(metric))
+        table = Table(box=None, pad_edge=False, title=metric_words(metric))
+        for place, head in enumerate(CARRY_HEADS):
+            table.add_column(head, no_wrap=place == 0, justify="right" if place else "left")
         for line in lines:
             table.add_row(*line)
         console.print(table)

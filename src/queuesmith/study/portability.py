@@ -39,7 +39,7 @@ from queuesmith.study.words import scopes, within
 
 __all__ = ["LSSP", "SCHEMA", "Options", "analyze", "published_keys"]
 
-SCHEMA = "queuesmith.study.analysis/1"
+SCHEMA = "queuesmith.study.analysis/2"
 
 
 def analyze(
@@ -57,7 +57,7 @@ def analyze(
     Returns
     -------
     dict
-        Of schema ``queuesmith.study.analysis/1``: numbers, text, lists and dicts only, so that it
+        Of schema ``queuesmith.study.analysis/2``: numbers, text, lists and dicts only, so that it
         can be written as JSON. ``docs/background/study.md`` lists the keys.
 
     Raises
