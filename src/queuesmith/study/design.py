@@ -200,6 +200,7 @@ class Design:
                     "files": list(source.files),
                     "model": source.model,
                     "num_windows": source.num_windows,
+                    **({"share": source.share} if source.share < 1 else {}),
                 }
                 for source in self.sources
             ],

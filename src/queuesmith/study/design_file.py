@@ -50,6 +50,7 @@ _SOURCE_KEYS: _Kinds = {
     "files": list,
     "model": str,
     "num_windows": int,
+    "share": _NUMBER,
 }
 _SENSITIVITY_KEYS: _Kinds = {"predictions": list, "engines": list, "loads": list, "policies": list}
 _SLO_KEYS: _Kinds = {"ttft": _NUMBER, "tpot": _NUMBER, "e2el": _NUMBER}
@@ -242,12 +243,19 @@ class DesignFile:
                 raise ConfigError(f"{inside} has neither file nor model; name one")
             if model:
                 _check_model(inside, model)
+            share = float(entry.get("share", 1.0))
+            if not 0 < share <= 1 or (share < 1 and (model or self.engine() == SLOTS)):
+                raise ConfigError(
+                    f"{inside}: share thins a file to a part of its requests, above 0 and at most "
+                    f"1, for engine = 'queuesmith' and without a model; got {share:g}"
+                )
             sources.append(
                 Source(
                     self._text(inside, entry, "name"),
                     tuple(files),
                     model,
                     self._number(inside, entry, "num_windows", num_windows, 1),
+                    share,
                 )
             )
         if not sources:

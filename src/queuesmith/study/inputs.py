@@ -19,7 +19,7 @@ from queuesmith.traces.describe import count_cv, gap_cv
 from queuesmith.traces.statistics import rank_correlation
 from queuesmith.traces.trace import Trace
 from queuesmith.window_tables import read_windows
-from queuesmith.windows import UNKNOWN_ROW, Window, cut_windows
+from queuesmith.windows import UNKNOWN_ROW, Window, cut_windows, thin
 
 Kind = Literal["real", "modelled"]
 KINDS: tuple[Kind, ...] = ("real", "modelled")
@@ -30,14 +30,15 @@ class Source:
     """One source of a design, as the design names it.
 
     `files` are names of the catalogue, or files beside the design or under ``$QUEUESMITH_TRACES``,
-    of which the first at hand is used; the workload model `model` tops the source up, if there is
-    one.
+    of which the first at hand is used, thinned to a `share` of its sessions and requests; the
+    workload model `model` tops the source up, if there is one.
     """
 
     name: str
     files: tuple[str, ...]
     model: str
     num_windows: int
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,13 @@ def _read_real(
     try:
         trace = load_trace(path)
     except NotOneTrace:
+        if source.share < 1:
+            raise TraceError(
+                f"source {source.name!r}: {path.name} is a table of windows, which cannot be "
+                "thinned; leave out share, or name a trace"
+            ) from None
         return read_windows(path)[: source.num_windows], None
+    trace = thin(trace, source.share, seed)
     if len(trace) < window_len:
         return [], len(trace)
     windows = cut_windows(trace, num_windows=source.num_windows, window_len=window_len, seed=seed)
