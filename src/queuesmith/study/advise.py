@@ -61,12 +61,8 @@ def advise(
 
     Parameters
     ----------
-    summary : mapping
-        Of a study, from `queuesmith.study.summary`.
     windows : mapping of str to sequence of float
         Features of the traffic's windows, by the columns of the study's windows table.
-    metric : str
-        What is to be good.
     load : float or str
         rho, of which the nearest load of the study is taken, or the name of one.
     engine : str, optional
@@ -80,8 +76,7 @@ def advise(
         Of schema ``queuesmith.advise/3``; ``docs/guides/study.md`` says what each field means.
         `place` is "near" (as near to a source as its own windows typically are), "outside" (some
         feature differs from the nearest source's by more than `FARTHEST` scales), or "between".
-        `policy` is None where there is no advice, with the reason in `no_advice`: outside, where
-        nothing is known, and where such advice was wrong more often than right.
+        `policy` is None where there is no advice, with the reason in `no_advice`.
     """
     metric = _metric(summary, metric)
     engine = _engine(summary, engine)

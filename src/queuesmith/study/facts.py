@@ -129,18 +129,15 @@ CARRY_HEADS = (
 def carry_lines(rows: Sequence[Mapping[str, Any]], metric: str) -> list[list[str]]:
     """Return the rows of `carry_over` of one metric as lines of a table."""
 
-    def of(row: Mapping[str, Any], name: str) -> str:
-        return numbers.share(row[name] / row["num_pairs"] if row["num_pairs"] else None)
+    def of(row: Mapping[str, Any], name: str, whole: str = "num_pairs") -> str:
+        return numbers.share(row[name] / row[whole] if row[whole] else None)
 
     return [
         [
             f"{AXES[row['axis']]}, {row['scope']} ({row['num_pairs']:,})",
-            of(row, "same_best"),
-            of(row, "same_safe"),
-            of(row, "sets_meet"),
+            *(of(row, name) for name in ("same_best", "same_safe", "sets_meet")),
             numbers.score(row["mean_tau_b"]),
-            f"{row['sure']:,} of {row['num_orders']:,}",
-            f"{row['not_sure']:,}",
+            *(of(row, name, "num_orders") for name in ("sure", "not_sure")),
         ]
         for row in rows
         if row["metric"] == metric

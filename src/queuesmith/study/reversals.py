@@ -38,16 +38,9 @@ Ints = NDArray[np.int64]
 class Evidence:
     """What each condition by itself says of each pair of policies: (conditions, metrics, pairs).
 
-    Attributes
-    ----------
-    difference : float64
-        First less second, oriented: negative where the first is better.
-    margin : float64
-        Size of the difference as a share of the loser's value; NaN where that is 0.
-    matters : bool
-        Whether the margin exceeds what a reversal needs.
-    first_wins, second_wins : int64
-        Windows that one wins by more than the tie margin.
+    `difference` is the first less the second, oriented: negative where the first is better;
+    `margin` its size as a share of the loser's value, NaN where that is 0; `matters` whether that
+    is more than a reversal needs; wins are windows that one wins by more than the tie margin.
     """
 
     difference: Floats
