@@ -105,11 +105,11 @@ def _sections(document: Mapping[str, Any]) -> tuple[list[Figure], list[Section]]
             reversal_tables(reversals),
         ),
         ("windows", "How many windows are enough", "", figure_card(samples)),
-        ("parts", "What gains depend on", f"{scope}.", figure_card(variance)),
+        ("parts", "What gains depend on", f"Engines: {scope}.", figure_card(variance)),
         (
             "sensitivity",
             "What else rankings depend on",
-            f"{scope}, all loads and metrics.",
+            f"Engines: {scope}; all loads and metrics.",
             sensitivity_tables(analysis, scope, engines)
             + "".join(
                 f"<details><summary>The same {escape(name)}</summary>"

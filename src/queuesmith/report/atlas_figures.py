@@ -237,7 +237,7 @@ def variance_figure(rows: Iterable[Row]) -> Figure:
         )
     return Figure(
         name="variance",
-        title="What gains hang on",
+        title="Shares of the variance of gains",
         caption="Variance of the gain over the reference: what a policy gains everywhere alike "
         "(policy alone), and how much that depends on the traffic, the load, the engine and the "
         "single window. Only the first carries over. What is the same for all policies, such as "

@@ -108,7 +108,7 @@ def sensitivity_tables(analysis: Mapping[str, Any], scope: str, engines: frozens
     tables = [
         (
             "Best policy of the other sources, on the one left out",
-            ("source", "is among the best", "median loss", "largest loss"),
+            ("source", "best", "median loss", "largest"),
             _by(rows("leave_one_source_out"), "source", _left_out),
         ),
         (
