@@ -355,16 +355,6 @@ def test_the_top_three_hold_all_that_tie_with_the_third():
     assert not ranks.top_set([np.nan, np.nan]).any()
 
 
-@given(seed=st.integers(0, 2**32), size=st.integers(1, 6))
-def test_the_share_of_draws_on_top_is_the_mean_of_top_sets(seed, size):
-    rng = np.random.default_rng(seed)
-    values = rng.integers(1, 4, (size, 20)) * (1 + 0.015 * rng.random((size, 20)))
-
-    expected = ranks.top_set(values.T, 1).mean(axis=0)
-
-    assert ranks.share_in_top(values) == pytest.approx(expected)
-
-
 def test_overlap_counts_what_is_common_of_what_there_is():
     a = np.array([[True, True, False], [False, False, False]])
     b = np.array([[False, True, True], [False, False, False]])
@@ -390,11 +380,3 @@ def test_kendalls_w_leaves_out_what_is_undefined():
     assert ranks.kendall_w([[1, 2, np.nan], [1, 2, 3]]) == 1.0
     assert np.isnan(ranks.kendall_w([[1, 1], [1, 1]]))
     assert np.isnan(ranks.kendall_w([[1, 2]]))
-
-
-@pytest.mark.parametrize(("things", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
-def test_the_critical_difference_is_demsars(things, q):
-    """Demsar 2006, table 5 (a), at 0.05."""
-    expected = q * (things * (things + 1) / (6 * 14)) ** 0.5
-
-    assert ranks.critical_difference(things, 14) == pytest.approx(expected, rel=1e-3)

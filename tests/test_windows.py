@@ -1,5 +1,7 @@
 """Windows: where they are cut, what a change of load keeps, and what has no rate."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces import BlockHashes, Origin, Trace
-from queuesmith.windows import adjoin, cut_windows, offered_rate, scale_arrivals, splice
+from queuesmith.windows import adjoin, cut_windows, offered_rate, scale_arrivals, splice, thin
 
 
 def make_trace(num_requests, deadline=True):
@@ -231,3 +233,38 @@ def test_what_cannot_be_joined_is_refused():
     for gap in (-1.0, np.nan, np.inf):
         with pytest.raises(ConfigError, match="gap between traces"):
             splice([make_trace(2)], gap=gap)
+
+
+@given(share=st.floats(0.05, 1.0), seed=st.integers(0, 99))
+def test_thinning_keeps_times_and_whole_sessions(share, seed):
+    trace = replace(make_trace(600), session=np.where(np.arange(600) % 2, np.arange(600) // 8, -1))
+
+    kept = thin(trace, share, seed)
+
+    rows = kept.prompt_len - 1
+    np.testing.assert_array_equal(kept.arrival_time, trace.arrival_time[rows])
+    for session in set(kept.session.tolist()) - {-1}:
+        assert (kept.session == session).sum() == (trace.session == session).sum()
+    alone = (kept.session < 0).sum()
+    assert abs(alone - 300 * share) <= 5 * (300 * share * (1 - share)) ** 0.5
+    np.testing.assert_array_equal(thin(trace, share, seed).prompt_len, kept.prompt_len)
+
+
+def test_thinned_bursts_stay_bursts_where_stretched_ones_do_not():
+    """Ten at once every 20 s: thinned to a tenth about one at a time, stretched still ten."""
+    trace = Trace(np.repeat(np.arange(200) * 20.0, 10), np.full(2000, 5), np.full(2000, 5))
+
+    assert thin(trace, 1.0, 0) is trace
+    kept = thin(trace, 0.1, 0)
+    assert offered_rate(kept) == pytest.approx(offered_rate(scale_arrivals(trace, 10)), rel=0.3)
+    largest = [
+        np.unique(one.arrival_time, return_counts=True)[1].max()
+        for one in (kept, scale_arrivals(trace, 10))
+    ]
+    assert largest[0] < 6 < largest[1] == 10
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.01, float("nan")])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(ConfigError, match="must be above 0 and at most 1"):
+        thin(make_trace(5), share, 0)

@@ -132,6 +132,29 @@ def scale_arrivals(trace: Trace, factor: float) -> Trace:
     return _move(trace, trace.arrival_time * factor)
 
 
+def thin(trace: Trace, share: float, seed: int) -> Trace:
+    """Keep a random share of the sessions, and of the requests in none, at the times they have.
+
+    Traffic of fewer users: gaps and bursts are theirs, where `scale_arrivals` stretches those of
+    all users together, and policies may rank otherwise.
+
+    Raises
+    ------
+    ConfigError
+        If `share` is not above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"the share to keep must be above 0 and at most 1, got {share}")
+    if share == 1:
+        return trace
+    unit = np.arange(len(trace))
+    if trace.session is not None:
+        unit = np.where(trace.session < 0, -1 - unit, trace.session)
+    units, of = np.unique(unit, return_inverse=True)
+    kept = np.random.default_rng(seed).random(len(units)) < share
+    return trace.take(np.flatnonzero(kept[of]))
+
+
 def _move(trace: Trace, arrival_time: NDArray[np.float64]) -> Trace:
     """Return the same requests arriving at other times, with what is counted from there."""
     moved: dict[str, NDArray[np.float64]] = {"arrival_time": arrival_time}

@@ -45,13 +45,18 @@ def log(tmp_path_factory):
     num_requests = 9_000
     _, _, prompt, _, prompt_cv, output, _, output_cv = TRAFFIC["chat"]
 
-    def lengths(median, cv):
+    first = rng.normal(size=num_requests)
+    second = 0.2 * first + np.sqrt(1 - 0.2**2) * rng.normal(size=num_requests)
+
+    def lengths(median, cv, ranks):
         sigma = np.sqrt(np.log(1 + cv**2))
-        return np.maximum(1, median * rng.lognormal(0, sigma, num_requests)).astype(int)
+        return np.maximum(1, median * np.exp(sigma * ranks)).astype(int)
 
     path = tmp_path_factory.mktemp("log") / "requests.csv"
-    times = np.cumsum(rng.exponential(0.1, num_requests))
-    rows = zip(times, lengths(prompt, prompt_cv), lengths(output, output_cv), strict=True)
+    times = np.cumsum(rng.exponential(0.6, num_requests))
+    rows = zip(
+        times, lengths(prompt, prompt_cv, first), lengths(output, output_cv, second), strict=True
+    )
     lines = [f"{time:.3f},{prompt},{output}" for time, prompt, output in rows]
     path.write_text("arrival_time,prompt_len,output_len\n" + "\n".join(lines) + "\n")
     return path
@@ -62,7 +67,7 @@ def test_report_writes_page_document_and_tables(run, folder):
 
     assert ran.code == 0
     document = json.loads(_read("atlas/atlas.json"))
-    assert document["schema"] == "queuesmith.atlas/1"
+    assert document["schema"] == "queuesmith.atlas/2"
     assert document["command"].startswith("queuesmith")
     assert ran.created == {
         "atlas",
@@ -111,7 +116,7 @@ def test_advise_places_a_trace_on_the_map(run, log, summary_file):
 
     assert ran.code == 0
     advice = json.loads(ran.out)
-    assert advice["schema"] == "queuesmith.advise/2"
+    assert advice["schema"] == "queuesmith.advise/3"
     assert advice["nearest"] in ("chat", "chat_too")
     assert advice["policy"] == "hrrn"
     assert advice["question"]["load"] == "knee"

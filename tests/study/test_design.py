@@ -106,6 +106,14 @@ BAD = {
         {"sources": [{"name": "a", "model": "azure@model"}]},
         "there is no workload model 'azure'",
     ),
+    "no share": (
+        {"sources": [{"name": "a", "file": "log.csv", "share": 0}]},
+        "source 'a': share thins a file to a part of its requests, above 0 and at most 1",
+    ),
+    "a share of a model": (
+        {"sources": [{"name": "a", "model": "azure_2023_conv@model", "share": 0.5}]},
+        "without a model; got 0.5",
+    ),
     "a file as model": ({"sources": [{"name": "a", "model": "b.csv"}]}, "model must be NAME@model"),
     "output length": ({"output_length": "nosy"}, "must be none, exact, noisy or noisy:SIGMA"),
     "reference": ({"reference": "hrrn"}, "the reference 'hrrn' is not among the policies"),

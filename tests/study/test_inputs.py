@@ -57,6 +57,30 @@ def test_a_source_with_too_few_requests_is_topped_up_by_its_model(read):
     assert inputs.model_version.startswith("model ")
 
 
+def test_a_share_of_a_file_is_fewer_users_at_the_times_they_had(tmp_path, read, write_log):
+    write_log(tmp_path / "log.csv")
+    whole = load_trace(tmp_path / "log.csv")
+    source = Source("mine", ("log.csv",), "", 2, share=0.5)
+    inputs = read_inputs(source, window_len=10, seed=0, folder=tmp_path)
+
+    lengths = whole.prompt_len.tolist()
+    for entry in inputs.windows:
+        trace = entry.window.trace
+        assert len(trace) == 10
+        assert trace.duration > 10 / 80 * whole.duration
+        assert set(trace.prompt_len.tolist()) <= set(lengths)
+
+
+def test_a_table_of_windows_cannot_be_thinned(tmp_path):
+    header = "window_id,lambda_ref,request_index,arrival_time_s,prompt_tokens,output_tokens,"
+    header += "predicted_output_tokens\n"
+    (tmp_path / "windows.csv").write_text(header + "a_w1,2,0,0,5,5,5\na_w1,2,1,1,5,5,5\n")
+    source = Source("mine", ("windows.csv",), "", 1, share=0.5)
+
+    with pytest.raises(TraceError, match="cannot be thinned; leave out share"):
+        read_inputs(source, window_len=2, seed=0, folder=tmp_path)
+
+
 def test_a_short_window_does_not_count_as_a_window(read):
     inputs = read("log.csv", model=MODEL, window_len=81)
 

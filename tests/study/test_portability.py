@@ -7,14 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.stats
+from published_values import published_anwg
 from small_runs import MAIN, make_runs, steady
 from synthetic import FLAT, H100, synthetic_study
 
 from queuesmith.errors import ConfigError
+from queuesmith.stats.draws import block_weights, intervals, mean_draws
 from queuesmith.study.agreement import same_metrics
 from queuesmith.study.grid import make_grid
 from queuesmith.study.portability import LSSP, Options, analyze, published_keys
-from queuesmith.study.published import SOURCES, published, published_anwg
+from queuesmith.study.published import SOURCES, published
 
 QUICK = Options(draws=400, subset_draws=100)
 
@@ -262,7 +264,7 @@ def test_metrics_that_are_one_are_counted_once():
         "request_throughput": "weighted_goodput",
     }
     found = analyze(runs, None, replace(QUICK, metrics=metrics))
-    assert found["disagreement"]["metrics"] == ["weighted_goodput", "ttft_mean"]
+    assert found["disagreement"][0]["metrics"] == ["weighted_goodput", "ttft_mean"]
     assert {(row["a"], row["b"]) for row in found["metric_agreement"]} == {
         ("weighted_goodput", "ttft_mean")
     }
@@ -311,6 +313,63 @@ def test_windows_that_adjoin_are_drawn_in_blocks(study, analysis):
     assert only(analysis["sources"], source="batch")["block_len"] == 1  # modelled
     other = analyze(study.runs, apart, QUICK)
     assert {one["block_len"] for one in other["sources"]} == {1}
+
+
+def test_windows_a_few_requests_apart_adjoin_and_others_do_not():
+    """As the 19 windows of Azure's chat hour do, which nearly fill it."""
+    runs = make_runs({("e", "knee", "one"): steady(1, 2, num_windows=20)})
+
+    def adjoins(gap):
+        windows = [
+            {"source": "one", "window": w, "kind": "real", "start_row": w * (1000 + gap)}
+            | {"num_requests": 1000}
+            for w in range(20)
+        ]
+        table = pa.Table.from_pylist(windows)
+        grid = make_grid(runs, table, metrics=("ttft_mean",), prediction=MAIN)
+        return bool(grid.adjoins[0])
+
+    assert [adjoins(gap) for gap in (0, 20, 250, 251, -1)] == [True, True, True, False, False]
+
+
+def test_blocks_widen_intervals_of_windows_that_are_like_their_neighbours():
+    """Lag-1 autocorrelation 0.5, as measured of Azure's chat; without any the width stays."""
+    rng = np.random.default_rng(1)
+
+    def width(correlation, block):
+        widths = []
+        for _ in range(40):
+            noise = rng.normal(size=27)
+            for window in range(1, 27):
+                noise[window] += correlation * noise[window - 1]
+            weights = block_weights(27, block, 1000, rng)
+            low, high = intervals(mean_draws(noise[None], weights))
+            widths.append(float(high[0] - low[0]))
+        return np.mean(widths)
+
+    assert width(0.5, 3) > 1.1 * width(0.5, 1)
+    assert width(0.0, 3) < 1.05 * width(0.0, 1)
+
+
+def test_engines_with_a_gpu_are_summed_alone_and_apart():
+    """The order is reversed on the toy engine: nothing of that is in the sums of GPUs."""
+    l40s = "llama-3.1-8b/l40s"
+    cells = {
+        (engine, "knee", source): steady(*order)
+        for engine, order in ((H100, (1, 2, 3)), (l40s, (1, 2, 3)), (FLAT, (3, 2, 1)))
+        for source in ("one", "two")
+    }
+    found = analyze(make_runs(cells), None, QUICK)
+
+    sums = {row["scope"]: row for row in found["agreement_by_metric"] if row["axis"] == "engine"}
+    assert sums["GPUs"]["mean_tau_b"] == 1.0
+    assert sums["with toys"]["mean_tau_b"] == pytest.approx(-1 / 3)
+    counts = {row["scope"]: row for row in found["reversal_counts"] if row["axis"] == "engine"}
+    assert (counts["GPUs"]["sure"], counts["with toys"]["sure"]) == (0, 12)
+    shares = {row["scope"]: row["portable"] for row in found["variance"]}
+    assert shares["GPUs"] == pytest.approx(1.0)
+    assert shares["with toys"] < 0.9
+    assert [row["scope"] for row in found["disagreement"]] == ["GPUs", "with toys"]
 
 
 def test_unfinished_windows_are_left_out_and_told():

@@ -16,6 +16,10 @@ from queuesmith.study.variance import TERMS, decompose, variance
 QUICK = Options(draws=10)
 
 
+def split(conditions):
+    return variance(conditions, conditions.grid.engines, "all")
+
+
 def by_least_squares(gains):
     """Sums of squares of nested fits: each term is what its dummies add to those of its parts."""
     shape = gains.shape
@@ -126,7 +130,7 @@ def cells(gains, base=1.0):
 
 def test_a_gain_that_is_the_same_everywhere_is_portable():
     same = np.outer([0.5, 0.1, -0.3], np.ones(10))
-    (row,) = variance(measured(cells({"one": same, "two": same})))
+    (row,) = split(measured(cells({"one": same, "two": same})))
 
     assert row["shares"]["policy"] == pytest.approx(1.0)
     assert row["portable"] == pytest.approx(1.0)
@@ -136,7 +140,7 @@ def test_a_gain_that_is_the_same_everywhere_is_portable():
 
 def test_a_gain_that_flips_with_the_source_is_not():
     one = np.outer([0.5, -0.5], np.ones(10))
-    (row,) = variance(measured(cells({"one": one, "two": -one})))
+    (row,) = split(measured(cells({"one": one, "two": -one})))
 
     assert row["shares"]["policy x source"] == pytest.approx(1.0)
     assert row["portable"] == pytest.approx(0.0)
@@ -146,14 +150,14 @@ def test_how_hard_a_window_is_for_everyone_is_no_variance():
     """Only the gain over the reference in the same window counts."""
     luck = np.random.default_rng(0).lognormal(sigma=2, size=10)
     same = np.outer([0.5, 0.1], np.ones(10))
-    (row,) = variance(measured(cells({"one": same, "two": same}, base=luck)))
+    (row,) = split(measured(cells({"one": same, "two": same}, base=luck)))
 
     assert row["shares"]["policy"] == pytest.approx(1.0)
 
 
 def test_shares_of_requests_are_compared_by_difference():
     values = {("e", "knee", "one"): np.array([[0.0, 0.5], [0.2, 0.7], [0.1, 0.6]])}
-    (row,) = variance(measured({"anwg": values}, ("anwg",)))
+    (row,) = split(measured({"anwg": values}, ("anwg",)))
 
     assert row["scale"] == "difference"
     assert row["shares"]["policy"] == pytest.approx(1.0)
@@ -163,7 +167,7 @@ def test_shares_of_requests_are_compared_by_difference():
 def test_sources_give_as_many_windows_as_the_smallest_has():
     rng = np.random.default_rng(0)
     values = {("e", "knee", "one"): rng.random((3, 9)), ("e", "knee", "two"): rng.random((3, 4))}
-    (row,) = variance(measured(values))
+    (row,) = split(measured(values))
 
     assert row["num_windows"] == 8
     assert sum(row["shares"].values()) == pytest.approx(1.0)
@@ -173,7 +177,7 @@ def test_policies_with_an_undefined_gain_are_left_out_and_named():
     rng = np.random.default_rng(0)
     values = {("e", "knee", "one"): rng.random((4, 9))}
     values["e", "knee", "one"][2, 2] = np.nan
-    (row,) = variance(measured(values))
+    (row,) = split(measured(values))
 
     assert row["left_out"] == ["p2"]
     assert sum(row["shares"].values()) == pytest.approx(1.0)
@@ -182,7 +186,7 @@ def test_policies_with_an_undefined_gain_are_left_out_and_named():
 def test_without_the_reference_in_some_window_there_is_no_gain():
     values = {("e", "knee", "one"): np.ones((3, 9))}
     values["e", "knee", "one"][0, 2] = np.nan
-    (row,) = variance(measured(values))
+    (row,) = split(measured(values))
 
     assert row["left_out"] == ["p1", "p2"]
     assert np.isnan(row["portable"])

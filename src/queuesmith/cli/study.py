@@ -32,7 +32,7 @@ study = App(
 study.command(
     "queuesmith.cli.study_report:report",
     name="report",
-    help="Write the atlas of a study: a page, tables, and answers in sentences.",
+    help="Write the atlas of a study: a page, tables, and what it shows.",
 )
 study.command(
     "queuesmith.cli.study_report:advise",
@@ -163,12 +163,17 @@ def list_(*, json_: Json = False) -> None:
 
 
 def _headline(done: "Study") -> dict[str, Any]:
-    """Return the answers of a study, and the short tables of its analysis."""
+    """Return what a study shows, and the short tables of its analysis."""
     from queuesmith.study.atlas import make_atlas
 
     atlas = make_atlas(done)
     analysis = {name: atlas["analysis"][name] for name in HEADLINE if name in atlas["analysis"]}
-    return {"answers": atlas["answers"], "published": atlas["published"], "analysis": analysis}
+    return {
+        "answers": atlas["answers"],
+        "carry_over": atlas["carry_over"],
+        "published": atlas["published"],
+        "analysis": analysis,
+    }
 
 
 def _print_plan(document: "Mapping[str, Any]", parts: "Sequence[Part]", console: "Console") -> None:

@@ -39,7 +39,7 @@ def report(
     summary: Path | None = None,
     json_: Json = False,
 ) -> None:
-    """Write the atlas of a study: a page, tables, and answers in sentences.
+    """Write the atlas of a study: a page, tables, and what it shows.
 
     Writes atlas.html, atlas.json and the tables behind them (CSV, long ones Parquet) to a folder.
 
@@ -52,7 +52,7 @@ def report(
     summary
         Also write the small summary that `queuesmith study advise` reads, to this file.
     json_
-        Print atlas.json instead of the answers.
+        Print atlas.json instead.
     """
     from rich.console import Console
 
@@ -80,7 +80,7 @@ def report(
         if json_:
             print(text, end="")
         else:
-            _print_answers(atlas, Console(highlight=False, markup=False))
+            _print_facts(atlas, Console(highlight=False, markup=False))
     print(f"page: {page}; {len(found)} tables beside it", file=sys.stderr)
     if summary is not None:
         print(f"summary: {summary}", file=sys.stderr)
@@ -196,11 +196,23 @@ def _described(windows: "list[Window]", window_len: int) -> dict[str, Any]:
     }
 
 
-def _print_answers(atlas: Mapping[str, Any], console: "Console") -> None:
+def _print_facts(atlas: Mapping[str, Any], console: "Console") -> None:
+    from rich.table import Table
     from rich.text import Text
+
+    from queuesmith.study.facts import CARRY_HEADS, carry_lines
+    from queuesmith.study.words import metric_words
 
     headline, *answers = atlas["answers"]
     console.print(Text(headline["text"], "bold"))
+    metric = atlas["summary"]["metrics"][0]
+    if lines := carry_lines(atlas["carry_over"], metric):
+        table = Table(box=None, pad_edge=False, title=metric_words(metric))
+        for place, head in enumerate(CARRY_HEADS):
+            table.add_column(head, no_wrap=place == 0, justify="right" if place else "left")
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
     for answer in answers:
         console.print(Text(f"- {answer['text']}"))
     for warning in atlas["warnings"]:

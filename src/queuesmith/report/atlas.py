@@ -1,25 +1,15 @@
-"""A study as one HTML file that opens offline: answers first, then the maps they come from.
-
-:func:`write_atlas` shows the document of :func:`queuesmith.study.atlas.make_atlas` and nothing
-that is not in it.
-"""
+"""A study as one HTML file that opens offline: the map of who wins first, then the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from queuesmith.report.atlas_cards import reversal_cards
-from queuesmith.report.atlas_figures import (
-    agreement_figure,
-    ranks_figure,
-    sample_figure,
-    variance_figure,
-)
-from queuesmith.report.atlas_sensitivity import (
-    agreement_table,
-    class_tables,
+from queuesmith.report.atlas_figures import agreement_figure, sample_figure, variance_figure
+from queuesmith.report.atlas_sums import (
+    carry_table,
     published_tables,
+    reversal_tables,
     sensitivity_tables,
 )
 from queuesmith.report.atlas_tables import winners_table
@@ -33,24 +23,11 @@ from queuesmith.report.frame import (
 )
 from queuesmith.report.parts import RHO, Figure
 from queuesmith.study.summary import main_engine, main_load
-from queuesmith.study.words import engine_words, metric_words, windows_words
+from queuesmith.study.words import engine_words, metric_words, scopes, windows_words, within
 
 
 def write_atlas(document: Mapping[str, Any], path: Path) -> Path:
-    """Write the page of a study as one HTML file that needs nothing else.
-
-    Parameters
-    ----------
-    document : mapping
-        Of schema ``queuesmith.atlas/1``.
-    path : Path
-        Where to write; folders are made, an existing file is replaced.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written.
-    """
+    """Write the document of `queuesmith.study.atlas.make_atlas` as a page."""
     return write_page(render_atlas(document), path)
 
 
@@ -67,27 +44,28 @@ def render_atlas(document: Mapping[str, Any]) -> str:
         heading=escape(study["title"]),
         badges=_badges(study["num_windows"]),
         headline=prose(headline["text"]),
-        map=sections[0][3],
-        lead=prose(sections[0][2]),
-        answers=_answers(answers),
+        map=_control("metric") + _control("engine") + winners_table(summary),
+        reference=escape(summary["reference"]),
+        carry=carry_table(document["carry_over"]),
+        answers="".join(f"<li>{prose(one['text'])}</li>" for one in answers),
         facts=_facts(document),
         warnings=warning_box(document["warnings"]),
         contents="".join(
             f'<a href="#{name}">{escape(title)}</a>'
             for name, title in [
                 ("who-wins", "Who wins where"),
-                ("answers", "In sentences"),
-                *((name, title) for name, title, _, _ in sections[1:]),
+                ("carry", "What carries over"),
+                *((name, title) for name, title, _, _ in sections),
             ]
         ),
         sections="".join(
             f'<h2 id="{name}">{escape(title)}</h2><p>{prose(lead)}</p>{body}'
-            for name, title, lead, body in sections[1:]
+            for name, title, lead, body in sections
         ),
         command=f"<pre><code>{escape(document['command'])}</code></pre>",
         tables=", ".join(f"<code>{escape(name)}</code>" for name in document["tables"].values()),
         version=study["version"],
-        data={name: document[name] for name in ("schema", "study", "answers")},
+        data={name: document[name] for name in ("schema", "study", "answers", "carry_over")},
         drawing=_drawing(summary, figures),
     )
 
@@ -96,7 +74,7 @@ Section = tuple[str, str, str, str]
 
 
 def _sections(document: Mapping[str, Any]) -> tuple[list[Figure], list[Section]]:
-    """Return the figures, and the sections in the order in which they are read."""
+    """Return the figures, and the sections after the map, in the order in which they are read."""
     summary, analysis = document["summary"], document["analysis"]
     order = {
         "source": list(summary["sources"]),
@@ -104,74 +82,52 @@ def _sections(document: Mapping[str, Any]) -> tuple[list[Figure], list[Section]]
         "engine": summary["engines"],
         "metric": summary["metrics"],
     }
+    (scope, engines), *apart = scopes(summary["engines"]).items()
     agreement = agreement_figure([*analysis["agreement"], *analysis["metric_agreement"]], order)
     samples = sample_figure(
         analysis["sample_complexity"], order["source"], analysis["options"]["recovered"]
     )
-    variance = variance_figure(analysis["variance"])
-    ranks = ranks_figure(analysis["mean_ranks"])
-    reference = summary["reference"]
+    variance = variance_figure([row for row in analysis["variance"] if row["scope"] == scope])
+    reversals = [row for row in analysis["reversals"] if within(row, engines)]
     sections = [
         (
-            "who-wins",
-            "Who wins where",
-            "The best policy of each cell by its mean over windows, of those that only change "
-            f"order, with all that tie with it; below, its change against {reference} and the "
-            "windows in which it is among the best. Pale: not surely better. Dashed: some windows "
-            "were modelled. Point at a cell for the interval.",
-            _control("metric") + _control("engine") + winners_table(summary),
-        ),
-        (
-            "carries",
-            "How far a ranking carries",
-            "The same policies in the same order? Between two kinds of traffic, two loads, two "
-            "engines (what the step times change), and two metrics of the same runs.",
-            figure_card(agreement)
-            + "<details><summary>Over all conditions, by metric</summary>"
-            + agreement_table(analysis["agreement_by_metric"])
-            + "</details>",
+            "orders",
+            "How far orders agree",
+            "",
+            figure_card(agreement),
         ),
         (
             "reversals",
             "Reversals",
-            "Two policies that change places between two conditions, by a margin that matters and "
-            "surely on both sides. Everything below that is counted, and is no reversal.",
-            class_tables(analysis["reversal_counts"], analysis["reversals"])
-            + reversal_cards(analysis["reversals"]),
+            f"Two policies that change places between two conditions ({scope}), the strongest of "
+            "each metric in turn. Sure: the margin is above 10 % and the interval excludes 0 on "
+            "both sides, and the sign test passes Benjamini-Hochberg at 0.05.",
+            reversal_tables(reversals),
         ),
-        (
-            "windows",
-            "How many windows are enough",
-            "How surely a smaller study would have come to the same answer.",
-            figure_card(samples),
-        ),
-        (
-            "parts",
-            "What makes the difference",
-            f"The variance of log ratios to {reference}, by what they hang on, and mean ranks.",
-            figure_card(variance) + figure_card(ranks),
-        ),
+        ("windows", "How many windows are enough", "", figure_card(samples)),
+        ("parts", "What gains depend on", f"Engines: {scope}.", figure_card(variance)),
         (
             "sensitivity",
-            "What else it hangs on",
-            "Whether another month, other deadlines, better predictions or another choice of "
-            "sources and policies would have given other answers.",
-            sensitivity_tables(analysis),
+            "What else rankings depend on",
+            f"Engines: {scope}; all loads and metrics.",
+            sensitivity_tables(analysis, scope, engines)
+            + "".join(
+                f"<details><summary>The same {escape(name)}</summary>"
+                f"{sensitivity_tables(analysis, name, of)}</details>"
+                for name, of in apart
+            ),
         ),
     ]
     if document["findings"]:
-        sections.insert(
-            1,
-            (
-                "published",
-                "Against what was published",
-                "Vahidi (NJIT 2026) ranked policies on these sources in a simpler engine; which of "
-                "its findings hold in these runs, and its numbers beside ours. "
-                "docs/background/lssp.md explains the differences.",
-                published_tables(document["findings"], document["published"]),
-            ),
+        published = (
+            "published",
+            "Against what was published",
+            "Vahidi (NJIT 2026) on these sources in a simpler engine; docs/background/lssp.md "
+            "explains the differences.",
+            published_tables(document["findings"], document["published"]),
         )
-    return [agreement, samples, variance, ranks], sections
+        sections.insert(0, published)
+    return [agreement, samples, variance], sections
 
 
 def _control(name: str) -> str:
@@ -227,37 +183,6 @@ def _badges(num_windows: Mapping[str, int]) -> str:
         for kind in ("real", "modelled")
         if num_windows[kind]
     )
-
-
-_SURELY = ("windows", "time", "deadlines", "predictions")
-
-
-def _answers(answers: Sequence[Mapping[str, str]]) -> str:
-    """Return the answers by what they are about; further metrics are folded away."""
-    by_metric: dict[str, list[str]] = {}
-    for answer in answers:
-        if answer["topic"] == "source":
-            by_metric.setdefault(answer["metric"], []).append(answer["text"])
-    others = [answer for answer in answers if answer["topic"] != "source"]
-    first, *more = by_metric.items() if by_metric else [("", [])]
-    where = _listed("What to use where", first[1]) + "".join(
-        f"<details><summary>The same for {escape(metric_words(metric))}</summary>"
-        f"{_listed('', texts)}</details>"
-        for metric, texts in more
-    )
-    parts = [where]
-    for title, wanted in (("How far it carries over", False), ("How surely", True)):
-        texts = [one["text"] for one in others if (one["topic"] in _SURELY) == wanted]
-        parts.append(_listed(title, texts))
-    return '<div class="said">' + "".join(f"<div>{part}</div>" for part in parts if part) + "</div>"
-
-
-def _listed(title: str, texts: Sequence[str]) -> str:
-    if not texts:
-        return ""
-    items = "".join(f"<li>{prose(text)}</li>" for text in texts)
-    head = f'<h2 class="small">{escape(title)}</h2>' if title else ""
-    return f'{head}<ul class="answers">{items}</ul>'
 
 
 def _facts(document: Mapping[str, Any]) -> str:

@@ -40,13 +40,7 @@ class Columns:
 def agreement_figure(rows: Iterable[Row], order: Mapping[str, Sequence[str]]) -> Figure:
     """Draw heat maps of tau-b between sources, loads, engines and metrics.
 
-    Parameters
-    ----------
-    rows : iterable of mapping
-        Agreement of pairs: `axis`, `a`, `b`, the conditions that both share, `tau_b`, its interval
-        `low` and `high`, `top_1` and `num_windows`.
-    order : mapping of str to sequence of str
-        For each axis its names in the order in which they are to stand.
+    `rows` are of agreement; `order` has for each axis its names in the order in which they stand.
     """
     rows = list(rows)
     columns = Columns()
@@ -137,18 +131,7 @@ def _agreement_panel(
 
 
 def sample_figure(rows: Iterable[Row], sources: Sequence[str], recovered: float) -> Figure:
-    """Draw how often few windows recover the order and the winner of all.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-        One per (engine, load, source, metric), with `sizes` and, for each, the shares `order` and
-        `top_1`.
-    sources : sequence of str
-        In the order in which they get their looks.
-    recovered : float
-        Share from which on windows are said to be enough.
-    """
+    """Draw how often few windows recover the order and the winner of all."""
     columns = Columns()
     panels = []
     rows = list(rows)
@@ -232,13 +215,7 @@ _TERMS = {
 
 
 def variance_figure(rows: Iterable[Row]) -> Figure:
-    """Draw what the gains over the reference hang on, as shares of all that has the policy in it.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-        One per metric, with `shares` by term.
-    """
+    """Draw shares of the variance of gains by term, of all that has the policy in it."""
     lines = []
     for row in rows:
         with_policy = sum(row["shares"][term] or 0.0 for term in _TERMS)
@@ -260,7 +237,7 @@ def variance_figure(rows: Iterable[Row]) -> Figure:
         )
     return Figure(
         name="variance",
-        title="What gains hang on",
+        title="Shares of the variance of gains",
         caption="Variance of the gain over the reference: what a policy gains everywhere alike "
         "(policy alone), and how much that depends on the traffic, the load, the engine and the "
         "single window. Only the first carries over. What is the same for all policies, such as "
@@ -280,83 +257,6 @@ def variance_figure(rows: Iterable[Row]) -> Figure:
                 },
             }
         ],
-    )
-
-
-def ranks_figure(rows: Iterable[Row]) -> Figure:
-    """Draw mean ranks, with lines through policies that Nemenyi's test does not tell apart.
-
-    Parameters
-    ----------
-    rows : iterable of mapping
-        One per (engine, load, metric): `policies` best first, their `mean_ranks`, the
-        `critical_difference`, `groups` of policies and `num_windows`.
-    """
-    columns = Columns()
-    data = []
-    for row in rows:
-        meta = {name: row[name] for name in ("engine", "load", "metric")}
-        rank = dict(zip(row["policies"], row["mean_ranks"], strict=True))
-        names = columns.put([escape_label(name) for name in row["policies"]])
-        known = [value for value in rank.values() if value is not None]
-        if not known or min(known) == max(known):
-            continue
-        for group in row["groups"]:
-            # From the best of a group to its worst, on the line of each of them.
-            data.append(
-                {
-                    "style": 0,
-                    "meta": meta,
-                    "x": numbers.compact([rank[name] for name in group], _DIGITS),
-                    "y": columns.put([escape_label(name) for name in group]),
-                }
-            )
-        data.append(
-            {
-                "style": 1,
-                "meta": meta,
-                "x": numbers.compact(row["mean_ranks"], _DIGITS),
-                "y": names,
-                "name": f"critical difference {numbers.number(row['critical_difference'])}, "
-                f"{row['num_windows']} windows",
-            }
-        )
-    return Figure(
-        name="ranks",
-        title="Mean ranks (illustration)",
-        caption="Mean rank of each policy over the windows of all sources; 1 is always best. A "
-        "grey line joins policies whose ranks differ by less than Nemenyi's critical difference. "
-        "An illustration only: mean ranks depend on which policies take part, and windows of one "
-        "source are no sample of traffic at large.",
-        panels=[
-            {
-                "follows": ["engine", "metric", "load"],
-                "styles": [
-                    {
-                        "type": "scatter",
-                        "mode": "lines",
-                        "line": {"color": REFERENCE_COLOR, "width": 5},
-                        "opacity": 0.35,
-                        "hoverinfo": "skip",
-                        "showlegend": False,
-                    },
-                    {
-                        "type": "scatter",
-                        "mode": "markers",
-                        "marker": {"color": COLORS[0], "size": 9},
-                        "hovertemplate": "%{y}: mean rank %{x:.2f}<extra>%{fullData.name}</extra>",
-                    },
-                ],
-                "data": data,
-                "layout": {
-                    "title": {"text": "Mean rank over windows"},
-                    "xaxis": {"title": {"text": "mean rank"}},
-                    "yaxis": {"autorange": "reversed", "type": "category", "dtick": 1},
-                },
-            }
-        ],
-        controls=("engine", "metric", "load"),
-        columns=columns.values,
     )
 
 

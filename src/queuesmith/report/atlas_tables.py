@@ -7,11 +7,13 @@ from html import escape
 from typing import Any
 
 from queuesmith import numbers
+from queuesmith.evaluation.goals import guard_label
 from queuesmith.report.frame import prose
 from queuesmith.report.parts import COLORS
 from queuesmith.report.tables import table
+from queuesmith.study.guarding import broken_guards
 from queuesmith.study.summary import best_set, relative_change, surely_better, winners
-from queuesmith.study.words import engine_words, metric_words, windows_words
+from queuesmith.study.words import engine_words, listed, metric_words, windows_words
 
 Row = Mapping[str, Any]
 
@@ -108,6 +110,7 @@ def _winner(
     change = numbers.change(relative_change(values, first, base))
     ends = numbers.interval(values["low"][first], values["high"][first])
     beyond = _beyond(summary, values, first, metric)
+    broken = listed([guard_label(name) for name in broken_guards(summary, cell, first)])
     told = [
         " = ".join(shown),
         f"{shown[0]} changes {metric_words(metric)} by {change} [{ends}] against "
@@ -115,6 +118,7 @@ def _winner(
         if first != base
         else "",
         f"{shown[0]} is among the best in {values['best'][first]} of {num_windows} windows",
+        f"{shown[0]} breaks the guard of {broken}" if broken else "",
         kinds,
     ]
     text = " = ".join(shown[:2]) + (f" = {len(shown) - 2} more" if len(shown) > 2 else "")
@@ -133,7 +137,8 @@ def _winner(
     style = f' style="--c:{color}"' if color else ""
     return (
         f'<td class="{classes}"{style} title="{escape(". ".join(part for part in told if part))}">'
-        f"{escape(text)}<small>{prose(change)}, {values['best'][first]}/{num_windows}"
+        f"{'▲ ' if broken else ''}{escape(text)}<small>{prose(change)}, "
+        f"{values['best'][first]}/{num_windows}"
         f"{f'<br>{escape(beyond)}' if beyond else ''}</small></td>"
     )
 

@@ -239,8 +239,9 @@ def interval(draws: NDArray[np.float64], level: float = 0.95) -> tuple[float, fl
     """
     if np.isnan(draws).any():
         return float("nan"), float("nan")
-    low, high = quantiles(draws, [(1 - level) / 2, (1 + level) / 2])
-    return low, high
+    # Both ends from their own side, where an infinite neighbour counts the same after rounding.
+    ((low,), (high,)) = (quantiles(sign * draws, [(1 - level) / 2]) for sign in (1, -1))
+    return low, 0.0 - high
 
 
 def sign_test(wins: int, losses: int) -> float:

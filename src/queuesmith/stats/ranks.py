@@ -6,9 +6,6 @@ everything here is made from signs of pairs and nothing from ranks. `queuesmith.
 the same for many draws at once.
 """
 
-from functools import cache
-from math import sqrt
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -139,32 +136,6 @@ def top_set(values: ArrayLike, size: int = 1, margin: float = 0.01) -> NDArray[n
     return np.asarray((values < bar) | tied(values, bar, margin))
 
 
-def share_in_top(values: Floats, margin: float = 0.01) -> Floats:
-    """Share of draws in which each thing is among the best, ties included.
-
-    Parameters
-    ----------
-    values : (n, draws) float64
-        Small is good.
-    margin : float
-        See `kendall_tau_b`.
-
-    Returns
-    -------
-    (n,) float64
-        The mean over draws of what `top_set` gives for each; NaN for a thing with a NaN.
-
-    Examples
-    --------
-    >>> share_in_top(np.array([[1.0, 1.0], [1.0, 2.0], [3.0, 3.0]]))
-    array([1. , 0.5, 0. ])
-    """
-    undefined = np.asarray(np.isnan(values).any(axis=1))
-    best = np.where(undefined[:, None], np.inf, values).min(axis=0)
-    shares = np.array([tied(row, best, margin).mean() for row in values])
-    return np.where(undefined, np.nan, shares)
-
-
 def overlap(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> Floats:
     """Share of two sets that is common, ``|A & B| / |A | B|`` (Jaccard 1901), along the last axis.
 
@@ -242,24 +213,3 @@ def midrank_scores(values: Floats, margin: float) -> Floats:
             signs[..., first == thing].sum(axis=-1) - signs[..., second == thing].sum(axis=-1)
         ) / 2
     return scores
-
-
-@cache
-def critical_difference(num_things: int, num_units: int, level: float = 0.05) -> float:
-    """Mean ranks that differ by less are not told apart by Nemenyi's test.
-
-    References
-    ----------
-    Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
-
-    Examples
-    --------
-    >>> round(critical_difference(5, 30), 2)  # Demsar's q of 2.728 for five
-    1.11
-    """
-    from scipy.stats import studentized_range  # slow to import, and few commands need it
-
-    if num_things < 2 or num_units < 1:
-        return float("nan")
-    q = float(studentized_range.ppf(1 - level, num_things, np.inf)) / sqrt(2)
-    return q * sqrt(num_things * (num_things + 1) / (6 * num_units))

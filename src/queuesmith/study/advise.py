@@ -16,8 +16,15 @@ from queuesmith.evaluation.goals import GOALS
 from queuesmith.evaluation.judge import MIN_WINDOWS
 from queuesmith.study import placing
 from queuesmith.study.advice_text import advice_sentences
-from queuesmith.study.carry import LIKELY, UNSURE, findings, is_right, regret, surely
-from queuesmith.study.guarding import allowed, broken_guards
+from queuesmith.study.guarding import (
+    LIKELY,
+    UNSURE,
+    allowed,
+    broken_guards,
+    is_right,
+    regret,
+    surely,
+)
 from queuesmith.study.summary import (
     best_set,
     main_engine,
@@ -26,15 +33,17 @@ from queuesmith.study.summary import (
     surely_worse,
 )
 
-SCHEMA = "queuesmith.advise/2"
+SCHEMA = "queuesmith.advise/3"
+#: Traffic is unlike all sources when some feature differs from the nearest one's by more scales.
+FARTHEST = 2.0
 #: How often advice by the study that comes with the package would have been right on traffic that
 #: it has not seen and that is "between" its sources: right, of (``benchmarks/advice.py``).
-UNSEEN_OF = "db22c4afa1486aea64c030304b5b8abf142cea16bb0bf3f775cfb8b7430e0e66"
+UNSEEN_OF = "c659003d5cb301054938f4bd9c9d75ab54cf3ac3e06603524094bedfe17505f6"
 UNSEEN = {
-    "ttft_mean": (6, 14),
-    "ttft_p99": (7, 14),
-    "e2el_mean": (10, 14),
-    "slo_attainment": (8, 14),
+    "ttft_mean": (2, 4),
+    "ttft_p99": (2, 4),
+    "e2el_mean": (4, 4),
+    "slo_attainment": (4, 4),
 }
 Cell = Mapping[str, Any]
 
@@ -52,12 +61,8 @@ def advise(
 
     Parameters
     ----------
-    summary : mapping
-        Of a study, from `queuesmith.study.summary`.
     windows : mapping of str to sequence of float
         Features of the traffic's windows, by the columns of the study's windows table.
-    metric : str
-        What is to be good.
     load : float or str
         rho, of which the nearest load of the study is taken, or the name of one.
     engine : str, optional
@@ -68,16 +73,10 @@ def advise(
     Returns
     -------
     dict
-        Of schema ``queuesmith.advise/2``; ``docs/guides/study.md`` says what each field means.
-        `place` is "near" (as near to a source as its own windows typically are), "between" (no
-        farther from the nearest source than some source is from its own nearest), or "outside".
-        `policy` is None where there is no advice, with the reason in `no_advice`: outside, where
-        nothing is known, and where such advice was wrong more often than right.
-
-    Raises
-    ------
-    ConfigError
-        If the study has no such metric, load or engine, or the traffic no feature to compare.
+        Of schema ``queuesmith.advise/3``; ``docs/guides/study.md`` says what each field means.
+        `place` is "near" (as near to a source as its own windows typically are), "outside" (some
+        feature differs from the nearest source's by more than `FARTHEST` scales), or "between".
+        `policy` is None where there is no advice, with the reason in `no_advice`.
     """
     metric = _metric(summary, metric)
     engine = _engine(summary, engine)
@@ -88,11 +87,11 @@ def advise(
     distances = _distances(own, sources, scale)
     nearest = distances[0]["source"]
     neighbours = placing.nearest_others(sources, scale)
-    place = _place(
-        distances[0]["distance"],
-        placing.radius(sources[nearest], scale),
-        max((gap for _, gap in neighbours.values()), default=0.0),
-    )
+    radius = placing.radius(sources[nearest], scale)
+    apart = max(map(abs, distances[0]["by_feature"].values()))
+    place = "outside" if apart > FARTHEST else "between"
+    if distances[0]["distance"] <= radius:
+        place = "near"
     cells = {
         cell["source"]: cell
         for cell in summary["cells"]
@@ -117,13 +116,10 @@ def advise(
         for left_out in [_left_out(summary, cells, source, other, metric, gap)]
         if left_out is not None
     ]
-    how_surely = (
-        _surely_near(cells[nearest], row, metric)
-        if place["place"] == "near"
-        else surely(place["place"], [one["right"] for one in evidence])
-    )
-    reason_not = no_advice(summary, metric, place["place"], how_surely, evidence)
-    if policy == summary["reference"] and (cells[nearest]["idle"] or place["place"] == "near"):
+    right = [] if place == "outside" else [one["right"] for one in evidence]
+    how_surely = _surely_near(cells[nearest], row, metric) if place == "near" else surely(right)
+    reason_not = no_advice(summary, metric, place, how_surely, evidence)
+    if policy == summary["reference"] and (cells[nearest]["idle"] or place == "near"):
         reason_not = ""
     advice = {
         "schema": SCHEMA,
@@ -139,10 +135,10 @@ def advise(
             "features": {name: placing.shown(name, one["middle"]) for name, one in own.items()},
             "words": placing.describe_traffic(own),
         },
-        "place": place["place"],
+        "place": place,
         "nearest": nearest,
-        "radius": place["radius"],
-        "farthest": place["farthest"],
+        "radius": radius,
+        "farthest": FARTHEST,
         "distances": distances,
         "policy": None if reason_not else policy,
         "best_there": policy,
@@ -159,9 +155,6 @@ def advise(
         "costs": costs(summary, cells[nearest], policy, metric),
         "evidence": evidence,
         "surely": how_surely,
-        "findings": findings(
-            summary, (engine, chosen["name"], nearest), policy, metric, place["place"]
-        ),
     }
     return advice | {"sentences": advice_sentences(advice)}
 
@@ -185,10 +178,10 @@ def no_advice(
             "than wrong"
         )
     right, of = UNSEEN.get(metric, (0, 0)) if summary["sha256"] == UNSEEN_OF else (0, 0)
-    if place == "between" and 2 * right < of:
+    if place == "between" and of and 2 * right <= of:
         return (
             f"on traffic that the study has not seen such advice was right in {right} of {of} "
-            "cases, less often than wrong"
+            "cases, no more often than wrong"
         )
     return ""
 
@@ -353,11 +346,6 @@ def _distances(
             "least three requests"
         )
     return sorted(known, key=lambda one: (one["distance"], one["source"]))
-
-
-def _place(gap: float, radius: float, farthest: float) -> dict[str, Any]:
-    place = "near" if gap <= radius else "between" if gap <= farthest else "outside"
-    return {"place": place, "radius": radius, "farthest": farthest}
 
 
 def _metric(summary: Mapping[str, Any], metric: str) -> str:

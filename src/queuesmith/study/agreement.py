@@ -117,7 +117,9 @@ def _compare(
     return rows
 
 
-def summarize_agreement(rows: Iterable[Mapping[str, Any]], by: tuple[str, ...]) -> list[Row]:
+def summarize_agreement(
+    rows: Iterable[Mapping[str, Any]], by: tuple[str, ...], scope: str
+) -> list[Row]:
     """Sum up agreement over all that is not in `by`.
 
     Returns
@@ -138,6 +140,7 @@ def summarize_agreement(rows: Iterable[Mapping[str, Any]], by: tuple[str, ...]) 
         found.append(
             dict(zip(by, key, strict=True))
             | {
+                "scope": scope,
                 "mean_tau_b": float(tau[known].mean()) if known.any() else np.nan,
                 "least_tau_b": float(tau[known].min()) if known.any() else np.nan,
                 "mean_top_1": float(top[told].mean()) if told.any() else np.nan,

@@ -1,8 +1,4 @@
-"""Everything a study says, in one document: answers, summary, analysis, and its tables.
-
-The page (`queuesmith.report.atlas`) shows it, and the tables are what its numbers can be recomputed
-from.
-"""
+"""Everything a study says, in one document: facts, summary, analysis, and its tables."""
 
 import math
 from collections.abc import Mapping
@@ -15,6 +11,7 @@ from pyarrow import csv, parquet
 
 from queuesmith.errors import ConfigError
 from queuesmith.study.design_file import SLOTS
+from queuesmith.study.facts import carry_over, facts
 from queuesmith.study.portability import LSSP, Options, analyze, published_keys
 from queuesmith.study.published import compare_with_published
 from queuesmith.study.published_findings import (
@@ -22,10 +19,9 @@ from queuesmith.study.published_findings import (
     follows_published,
     published_findings,
 )
-from queuesmith.study.sentences import answers
 from queuesmith.study.summary import main_prediction, summarize_study
 
-SCHEMA = "queuesmith.atlas/1"
+SCHEMA = "queuesmith.atlas/2"
 #: Rows of a table that is written as CSV; longer ones are Parquet.
 LONGEST = 2_000
 #: Rows of a table that is in the document as well.
@@ -33,28 +29,15 @@ BRIEFEST = 300
 
 
 def make_atlas(study: Any, *, command: str = "", draws: int | None = None) -> dict[str, Any]:
-    """Analyse a study and say what it answers.
-
-    Parameters
-    ----------
-    study : Study
-    command : str
-        That makes this again.
-    draws : int, optional
-        Bootstrap draws of whole windows; those of the analysis when left out.
+    """Analyse a study and say what it shows.
 
     Returns
     -------
     dict
-        Of schema ``queuesmith.atlas/1``: `study` (what was run), `answers` (the first is the
-        headline), `warnings`, `summary`, `analysis`, `published` (its numbers and ours, for the
-        design that follows the published study to the letter), `findings` (of the published study,
-        for any study of its sources), `command` and `tables` (name to file beside the page).
-
-    Raises
-    ------
-    ConfigError
-        If the study has nothing to analyse.
+        Of schema ``queuesmith.atlas/2``: `study` (what was run), `answers` (facts; the first is the
+        headline), `carry_over`, `warnings`, `summary`, `analysis`, `published` (its numbers and
+        ours, for the design that follows the published study to the letter), `findings` (of the
+        published study, for any study of its sources), `command` and `tables` (name to file).
     """
     document = study.document
     options = _options(study)
@@ -69,7 +52,7 @@ def make_atlas(study: Any, *, command: str = "", draws: int | None = None) -> di
     )
     names = list(summary["sources"])
     findings = published_findings(analysis) if follows_published(names) else []
-    told = answers(summary, analysis)
+    told = facts(summary, analysis)
     if findings:
         told.insert(1, {"topic": "published", "text": findings_sentence(findings, published)})
     atlas = {
@@ -79,6 +62,7 @@ def make_atlas(study: Any, *, command: str = "", draws: int | None = None) -> di
             for name in ("name", "title", "sha256", "version", "sources", "num_windows", "num_runs")
         },
         "answers": told,
+        "carry_over": carry_over(summary, analysis),
         "warnings": list(analysis["notes"]),
         "summary": summary,
         "analysis": analysis,
@@ -90,10 +74,7 @@ def make_atlas(study: Any, *, command: str = "", draws: int | None = None) -> di
 
 
 def abridge(atlas: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what is too long to be read: tables of more than `BRIEFEST` rows, and the cells.
-
-    All of it is in the files that `tables` names.
-    """
+    """Leave out tables of more than `BRIEFEST` rows, and the cells, which the files have."""
     analysis = {
         name: value
         for name, value in atlas["analysis"].items()
@@ -109,24 +90,7 @@ def abridge(atlas: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_tables(atlas: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write the tables behind the page: CSV where short, Parquet where long.
-
-    Parameters
-    ----------
-    atlas : mapping
-        From `make_atlas`.
-    folder : Path
-        That exists.
-
-    Returns
-    -------
-    list of Path
-
-    Raises
-    ------
-    ConfigError
-        If one cannot be written.
-    """
+    """Write the tables behind the page: CSV where short, Parquet where long."""
     paths = []
     for name, table in tables(atlas).items():
         path = folder / atlas["tables"][name]
@@ -170,16 +134,8 @@ def _options(study: Any) -> Options:
 def tables(atlas: Mapping[str, Any]) -> dict[str, pa.Table]:
     """Return the tables behind the page by name; each has a row per thing measured.
 
-    Parameters
-    ----------
-    atlas : mapping
-        From `make_atlas`.
-
-    Returns
-    -------
-    dict of str to pyarrow.Table
-        Values within a row that are lists or mappings are flattened: ``in_a.margin`` is the margin
-        on the first side of a reversal, and lists are joined by spaces.
+    Values within a row that are lists or mappings are flattened: ``in_a.margin`` is the margin on
+    the first side of a reversal, and lists are joined by spaces.
     """
     return {
         name: pa.Table.from_pylist([_flat(row) for row in rows])
@@ -201,19 +157,20 @@ def _rows(atlas: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
             "concordance",
             "reversals",
             "reversal_counts",
-            "mean_ranks",
             "sample_complexity",
             "spread",
             "temporal",
             "leave_one_source_out",
-            "leave_one_policy_out",
             "variance",
             "slo_sensitivity",
         )
     }
     found["prediction_agreement"] = analysis["prediction_sensitivity"]["agreement"]
     found["prediction_effect"] = analysis["prediction_sensitivity"]["effect"]
-    found["metric_disagreement"] = analysis["disagreement"]["pairs"]
+    found["metric_disagreement"] = [
+        {"scope": one["scope"], **row} for one in analysis["disagreement"] for row in one["pairs"]
+    ]
+    found["carry_over"] = atlas["carry_over"]
     found["published"] = atlas["published"]
     found["findings"] = atlas["findings"]
     found["answers"] = atlas["answers"]

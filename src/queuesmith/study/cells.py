@@ -49,21 +49,7 @@ FURTHER = (
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """What one part runs.
-
-    Attributes
-    ----------
-    entry : StudyWindow
-    policies : tuple of Policy
-    policy_names : tuple of str
-    loads : tuple of Load
-    multipliers : mapping of str to float
-    preset : Preset or None
-        None for the slot engine, which has `multipliers` for `loads`.
-    output_length : OutputLengthKnowledge
-    slo : Slo
-    seed : int
-    """
+    """What one part runs; on the slot engine without a preset, at `multipliers` for `loads`."""
 
     entry: StudyWindow
     policies: tuple[Policy, ...]
@@ -86,13 +72,7 @@ class Cells:
         return len(self.policy_names) * max(len(self.loads), len(self.multipliers))
 
     def run(self) -> pa.Table:
-        """Run every policy at every load, in one thread.
-
-        Raises
-        ------
-        QueuesmithError
-            What a policy, an engine or a window does wrong; the message names the part.
-        """
+        """Run every policy at every load, in one thread."""
         if self.preset is None:
             from queuesmith.study.lssp import METRICS as OF_SLOTS
             from queuesmith.study.lssp import run_window

@@ -5,8 +5,8 @@ The draws of windows are the same for all policies, metrics, loads and engines o
 independent between sources.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from queuesmith.stats.draws import Floats, block_weights, intervals, mean_draws
 from queuesmith.stats.packed import PackedSigns, pack_signs
-from queuesmith.stats.ranks import pair_signs, share_in_top, tied, top_set
+from queuesmith.stats.ranks import pair_signs, tied, top_set
 from queuesmith.study.grid import Grid
 from queuesmith.study.rules import Options
 
@@ -36,9 +36,6 @@ class Conditions:
 
     Attributes
     ----------
-    grid : Grid
-    options : Options
-    where : list of Condition
     weights : list of (draws, windows) int64
         Bootstrap draws of each source.
     values : (conditions, metrics, policies, windows) float64
@@ -50,12 +47,8 @@ class Conditions:
     best : (conditions, metrics, policies) bool
     packed : list of list of PackedSigns
         Signs in every draw, by condition and metric.
-    share_best : (conditions, metrics, policies) float64
-        Share of draws in which a policy is among the best.
     ratio, ratio_low, ratio_high : (conditions, metrics, policies) float64
         Mean over the reference's mean, and its interval; NaN without a reference or if that is 0.
-    doubt : (conditions, metrics, policies) float64
-        Share of draws in which a policy is not better than the reference.
     """
 
     grid: Grid
@@ -67,11 +60,9 @@ class Conditions:
     signs: Floats
     best: Bools
     packed: list[list[PackedSigns]]
-    share_best: Floats
     ratio: Floats
     ratio_low: Floats
     ratio_high: Floats
-    doubt: Floats
 
     def labels(self, row: int) -> dict[str, str]:
         """Names of a condition."""
@@ -98,6 +89,17 @@ class Conditions:
                 found = rows.get((near[0], near[1], near[2]))
                 if found is not None:
                     yield row, found
+
+    def of_engines(self, engines: Collection[str]) -> "Conditions":
+        """Return the rows of some engines alone."""
+        rows = [row for row in range(len(self.where)) if self.labels(row)["engine"] in engines]
+        arrays = ("values", "means", "signs", "best", "ratio", "ratio_low", "ratio_high")
+        return replace(
+            self,
+            where=[self.where[row] for row in rows],
+            packed=[self.packed[row] for row in rows],
+            **{name: getattr(self, name)[rows] for name in arrays},
+        )
 
     def groups(self) -> dict[tuple[int, int], list[int]]:
         """Rows of each (engine, load): one per source."""
@@ -133,7 +135,7 @@ def block_len(grid: Grid, source: int) -> int:
 
 
 def measure_conditions(grid: Grid, options: Options, *, only_order: bool = False) -> Conditions:
-    """Measure every condition of a grid; with `only_order`, shares and ratios are left NaN."""
+    """Measure every condition of a grid; with `only_order`, ratios are left NaN."""
     where = [Condition(*(int(place) for place in found)) for found in np.argwhere(grid.present)]
     values = grid.oriented()[grid.present]
     weights = [
@@ -149,19 +151,14 @@ def measure_conditions(grid: Grid, options: Options, *, only_order: bool = False
     means = np.stack([values[row, ..., :num].mean(axis=-1) for row, num in enumerate(windows)])
     reference = grid.policies.index(options.reference) if options.reference in grid.policies else -1
     packed = []
-    share_best, ratio, ratio_low, ratio_high = (np.full(means.shape, np.nan) for _ in range(4))
-    doubt = np.ones(means.shape)
+    ratio, ratio_low, ratio_high = (np.full(means.shape, np.nan) for _ in range(3))
     for row, one in enumerate(where):
         drawn = mean_draws(values[row, ..., : windows[row]], weights[one.source])
         packed.append([pack_signs(of_metric, options.tie) for of_metric in drawn])
-        if only_order:
-            continue
-        share_best[row] = [share_in_top(of_metric, options.tie) for of_metric in drawn]
-        if reference >= 0:
+        if reference >= 0 and not only_order:
             ratio[row], ratio_low[row], ratio_high[row] = _ratios(
                 means[row], drawn, reference, options.level
             )
-            doubt[row] = 1 - (drawn < drawn[:, [reference]]).mean(axis=-1)
     return Conditions(
         grid,
         options,
@@ -172,11 +169,9 @@ def measure_conditions(grid: Grid, options: Options, *, only_order: bool = False
         pair_signs(means, options.tie),
         best_sets(means, 1, grid.policies, options),
         packed,
-        share_best,
         ratio,
         ratio_low,
         ratio_high,
-        doubt,
     )
 
 

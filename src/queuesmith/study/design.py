@@ -33,7 +33,6 @@ class Design:
 
     Attributes
     ----------
-    name, title : str
     engine : {"queuesmith", "lssp_slots"}
         Ours, with the step times of `engines`, or the slot engine of LSSP.
     policies : tuple of Policy
@@ -48,17 +47,14 @@ class Design:
         Empty for the slot engine.
     engine_settings : mapping
         Those that replace a preset's own, by engine.
-    sources : tuple of Source
     window_len : int
         Requests in each window.
     output_length : OutputLengthKnowledge
         What policies may know, but for `sensitivity`.
-    sensitivity : Sensitivity or None
     slo : Slo
         Of goodput and attainment.
     metrics : tuple of str
         Those that are analysed; every metric is kept.
-    reference : str
     seed : int
         Of windows, draws and predictions.
     folder : Path
@@ -117,17 +113,7 @@ class Design:
         folder: Path,
         policies: Mapping[str, Policy] | None = None,
     ) -> Self:
-        """Make a design of the values of its file.
-
-        Parameters
-        ----------
-        table : mapping
-        where : str
-            For messages.
-        folder : Path
-        policies : mapping of str to Policy, optional
-            Instead of loading those that `table` names.
-        """
+        """Make a design of the values of its file, called `where`, with policies that are there."""
         file = design_file.DesignFile(where, table)
         name, engine = file.name(), file.engine()
         loaded = () if engine == SLOTS else file.policies(folder, policies or {})
@@ -163,13 +149,7 @@ class Design:
         )
 
     def with_windows(self, num_windows: int) -> Self:
-        """Return the design with at most so many windows of each source: another study.
-
-        Raises
-        ------
-        ConfigError
-            If `num_windows` is below 1.
-        """
+        """Return the design with at most so many windows of each source: another study."""
         if num_windows < 1:
             raise ConfigError(f"a study needs at least 1 window of a source, got {num_windows}")
         sources = tuple(
@@ -190,13 +170,7 @@ class Design:
 
     @cached_property
     def inputs(self) -> tuple[SourceInputs, ...]:
-        """The windows of every source.
-
-        Raises
-        ------
-        TraceError
-            If a source is missing, damaged or too short.
-        """
+        """The windows of every source."""
         if self.engine == SLOTS:
             from queuesmith.study.lssp import read_slot_inputs
 
@@ -226,6 +200,7 @@ class Design:
                     "files": list(source.files),
                     "model": source.model,
                     "num_windows": source.num_windows,
+                    **({"share": source.share} if source.share < 1 else {}),
                 }
                 for source in self.sources
             ],

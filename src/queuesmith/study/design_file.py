@@ -50,6 +50,7 @@ _SOURCE_KEYS: _Kinds = {
     "files": list,
     "model": str,
     "num_windows": int,
+    "share": _NUMBER,
 }
 _SENSITIVITY_KEYS: _Kinds = {"predictions": list, "engines": list, "loads": list, "policies": list}
 _SLO_KEYS: _Kinds = {"ttft": _NUMBER, "tpot": _NUMBER, "e2el": _NUMBER}
@@ -59,13 +60,7 @@ _MOST = 10_000_000
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What is run again with other predictions of output lengths.
-
-    Attributes
-    ----------
-    predictions : tuple of OutputLengthKnowledge
-    engines, loads, policies : tuple of str
-    """
+    """What is run again with other predictions of output lengths."""
 
     predictions: tuple[OutputLengthKnowledge, ...]
     engines: tuple[str, ...]
@@ -90,13 +85,7 @@ def knowledge_name(knowledge: OutputLengthKnowledge) -> str:
 
 
 def read_text(design: str) -> tuple[str, str, Path]:
-    """Return the text of a design, what to call it in messages, and the folder of its files.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name or path.
-    """
+    """Return the text of a design, what to call it in messages, and the folder of its files."""
     if design.endswith(".toml"):
         path = Path(design)
         try:
@@ -117,19 +106,7 @@ def read_text(design: str) -> tuple[str, str, Path]:
 
 
 class DesignFile:
-    """The values of a design's file; whatever is asked of it is checked.
-
-    Parameters
-    ----------
-    where : str
-        What to call the file in messages.
-    table : mapping
-
-    Raises
-    ------
-    ConfigError
-        If a key is unknown or its value is of the wrong kind; later, if a value makes no sense.
-    """
+    """The values of a design's file, called `where` in messages; all that is asked is checked."""
 
     def __init__(self, where: str, table: Mapping[str, Any]) -> None:
         self.where = where
@@ -179,10 +156,10 @@ class DesignFile:
 
     def panel(self) -> tuple[str, ...]:
         """Return the names of policies of the slot engine."""
-        from queuesmith.study.lssp_panel import PANEL
+        from queuesmith.study.lssp_panel import NAMES
 
         names = self._names(self.where, self._table, "policies")
-        self._check_known(self.where, "policy of the slot engine", names, PANEL)
+        self._check_known(self.where, "policy of the slot engine", names, NAMES)
         return names
 
     def loads(self) -> tuple[Load, ...]:
@@ -266,12 +243,19 @@ class DesignFile:
                 raise ConfigError(f"{inside} has neither file nor model; name one")
             if model:
                 _check_model(inside, model)
+            share = float(entry.get("share", 1.0))
+            if not 0 < share <= 1 or (share < 1 and (model or self.engine() == SLOTS)):
+                raise ConfigError(
+                    f"{inside}: share thins a file to a part of its requests, above 0 and at most "
+                    f"1, for engine = 'queuesmith' and without a model; got {share:g}"
+                )
             sources.append(
                 Source(
                     self._text(inside, entry, "name"),
                     tuple(files),
                     model,
                     self._number(inside, entry, "num_windows", num_windows, 1),
+                    share,
                 )
             )
         if not sources:

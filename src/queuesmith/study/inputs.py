@@ -19,7 +19,7 @@ from queuesmith.traces.describe import count_cv, gap_cv
 from queuesmith.traces.statistics import rank_correlation
 from queuesmith.traces.trace import Trace
 from queuesmith.window_tables import read_windows
-from queuesmith.windows import UNKNOWN_ROW, Window, cut_windows
+from queuesmith.windows import UNKNOWN_ROW, Window, cut_windows, thin
 
 Kind = Literal["real", "modelled"]
 KINDS: tuple[Kind, ...] = ("real", "modelled")
@@ -29,36 +29,21 @@ KINDS: tuple[Kind, ...] = ("real", "modelled")
 class Source:
     """One source of a design, as the design names it.
 
-    Attributes
-    ----------
-    name : str
-    files : tuple of str
-        Names of the catalogue, or files beside the design or under ``$QUEUESMITH_TRACES``; the
-        first that is at hand is used.
-    model : str
-        Workload model that tops the source up, such as ``azure_2023_conv@model``; empty for none.
-    num_windows : int
+    `files` are names of the catalogue, or files beside the design or under ``$QUEUESMITH_TRACES``,
+    of which the first at hand is used, thinned to a `share` of its sessions and requests; the
+    workload model `model` tops the source up, if there is one.
     """
 
     name: str
     files: tuple[str, ...]
     model: str
     num_windows: int
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
 class StudyWindow:
-    """A window with its place in a study.
-
-    Attributes
-    ----------
-    source : str
-    window : Window
-        Its index counts within the source.
-    kind : {"real", "modelled"}
-    position : float
-        Where it begins in its source, from 0 to 1; NaN when unknown.
-    """
+    """A window, with its kind and where it begins in its source: from 0 to 1, NaN when unknown."""
 
     source: str
     window: Window
@@ -75,19 +60,10 @@ class StudyWindow:
 
 @dataclass(frozen=True)
 class SourceInputs:
-    """The windows of one source, and where they come from.
+    """The windows of one source, real ones first, and where they come from.
 
-    Attributes
-    ----------
-    source : Source
-    windows : tuple of StudyWindow
-        Real ones first, in order of time.
-    file, file_sha256 : str
-        What the real ones were cut from; empty when there are none.
-    model_version : str
-        Of the model that the modelled ones were drawn from; empty when there are none.
-    notes : tuple of str
-        Why a source is modelled, and what its reader noticed.
+    `file` is what real ones were cut from, `model_version` of the model that the others were drawn
+    from, each empty when there are none; `notes` say why a source is modelled.
     """
 
     source: Source
@@ -107,7 +83,6 @@ def read_inputs(source: Source, *, window_len: int, seed: int, folder: Path) -> 
 
     Parameters
     ----------
-    source : Source
     window_len : int
         Requests in each window; a table of windows keeps its own.
     seed : int
@@ -187,7 +162,13 @@ def _read_real(
     try:
         trace = load_trace(path)
     except NotOneTrace:
+        if source.share < 1:
+            raise TraceError(
+                f"source {source.name!r}: {path.name} is a table of windows, which cannot be "
+                "thinned; leave out share, or name a trace"
+            ) from None
         return read_windows(path)[: source.num_windows], None
+    trace = thin(trace, source.share, seed)
     if len(trace) < window_len:
         return [], len(trace)
     windows = cut_windows(trace, num_windows=source.num_windows, window_len=window_len, seed=seed)
@@ -227,12 +208,9 @@ def describe_window(entry: StudyWindow) -> dict[str, Any]:
 def features(trace: Trace) -> dict[str, float]:
     """Measure what tells workloads apart; NaN for what a trace is too short for.
 
-    Returns
-    -------
-    dict of str to float
-        ``gap_cv`` and ``count_cv_1s`` (coefficients of variation of gaps, and of counts in bins of
-        1 s), percentiles (tokens) and coefficients of variation of both lengths, their rank
-        correlation, and the share of requests of the client with the most.
+    Coefficients of variation of gaps, and of counts in bins of 1 s, percentiles (tokens) and
+    coefficients of variation of both lengths, their rank correlation, and the share of requests of
+    the client with the most.
     """
     lengths: dict[str, float] = {}
     for name, tokens in (("prompt", trace.prompt_len), ("output", trace.output_len)):

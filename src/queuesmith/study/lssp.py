@@ -24,7 +24,7 @@ from queuesmith.stats import quantiles
 from queuesmith.study.cells import SLACKS, quarters
 from queuesmith.study.lssp_engine import SlotRequests, SlotResult, simulate_slots
 from queuesmith.study.lssp_slots import STEP_TIME
-from queuesmith.study.lssp_windows import lssp_windows, predict, read_slot_inputs
+from queuesmith.study.lssp_windows import predict, read_slot_inputs
 from queuesmith.windows import Window
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "REGIONS",
     "at_factor",
     "lambda_ref",
-    "lssp_windows",
     "measure_slots",
     "read_slot_inputs",
     "run_window",
@@ -75,11 +74,6 @@ def synthesize(window: Window) -> SlotRequests:
 
     Predictions are those published with the window, or drawn as LSSP does. A deadline follows the
     *prediction*.
-
-    Raises
-    ------
-    TraceError
-        If a published prediction is missing, or there is none and the window's name has no number.
     """
     trace = window.trace
     if window.predicted_output_tokens is None:
@@ -149,24 +143,8 @@ def _violation_rate(result: SlotResult) -> float:
 def run_window(
     window: Window, policies: Sequence[str], multipliers: Mapping[str, float] = REGIONS
 ) -> list[dict[str, Any]]:
-    """Run policies of LSSP's panel on a window at multiples of its reference rate.
+    """Run policies of LSSP's panel on a window at multiples of its reference rate, by region.
 
-    Parameters
-    ----------
-    window : Window
-    policies : sequence of str
-        Names of `queuesmith.study.lssp_panel.PANEL`.
-    multipliers : mapping of str to float
-        Of `lambda_ref`, by region.
-
-    Returns
-    -------
-    list of dict
-        One per (region, policy): `load`, `multiplier`, `policy` and the numbers of
-        `measure_slots`.
-
-    Notes
-    -----
     The rate is searched for and not taken from the window: a published one has nine digits, and at
     the knee the tenth decides on which side of a step an arrival falls.
     """

@@ -41,13 +41,7 @@ from queuesmith.study.lssp_slots import (
 
 @dataclass(frozen=True, eq=False)
 class SlotRequests:
-    """What LSSP's engine serves, in order of arrival; times are seconds from the first one.
-
-    Attributes
-    ----------
-    arrival_time, deadline : (num_requests,) float64
-    prompt_len, output_len, predicted_output_tokens : (num_requests,) int64
-    """
+    """What LSSP's engine serves, in order of arrival; times are seconds from the first one."""
 
     arrival_time: NDArray[np.float64]
     prompt_len: NDArray[np.int64]
@@ -61,16 +55,10 @@ class SlotRequests:
 
 @dataclass(frozen=True, eq=False)
 class SlotResult:
-    """What became of the requests.
+    """What became of the requests: `ROW` each, in which instants that did not come are NaN.
 
-    Attributes
-    ----------
-    rows : (num_requests,) recarray of `ROW`
-        Instants that did not come are NaN.
-    num_steps : int
-        Steps taken, skipped ones not counted.
-    end_time : float
-        The start of the last step, s: what LSSP divides by to get a throughput.
+    Skipped steps are not counted; `end_time` is the start of the last step, s, which LSSP divides
+    by.
     """
 
     rows: Any
@@ -91,23 +79,7 @@ def simulate_slots(
     max_kv_tokens: int = MAX_KV_TOKENS,
     drain_steps: int = DRAIN_STEPS,
 ) -> SlotResult:
-    """Run one policy of LSSP's panel on its slot engine.
-
-    Parameters
-    ----------
-    policy : str
-        A name of `queuesmith.study.lssp_panel.PANEL`.
-    requests : SlotRequests
-    max_num_seqs, max_kv_tokens : int
-        LSSP's own when left out, and so below; others are for tests.
-    drain_steps : int
-        Steps after the last arrival, from which the run is cut off.
-
-    Raises
-    ------
-    ConfigError
-        If the panel has no such policy.
-    """
+    """Run one policy of LSSP's panel on its slot engine; other limits than LSSP's are for tests."""
     if policy not in NAMES:
         raise ConfigError(
             f"LSSP has no policy {policy!r}.{did_you_mean(policy, NAMES)} "

@@ -1,7 +1,7 @@
 """LSSP's 13 policies, to the letter: eleven primary ones and two "style approximations".
 
-What is wrong with some of them is part of the study and stays: see `PANEL` and
-``docs/background/lssp.md``. They live in LSSP's slot engine alone and cannot be deployed; the
+What is wrong with some of them is part of the study and stays: see ``docs/background/lssp.md``.
+They live in LSSP's slot engine alone and cannot be deployed; the
 policies of :mod:`queuesmith.policies.builtin` can.
 
 Compiled, with the parameters of :mod:`queuesmith.study.lssp_paged`; `keys` has room for
@@ -10,9 +10,6 @@ token and one for each predicted output token. Every request has the same class,
 1 that no result depends on, so neither appears in a key.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,74 +32,24 @@ AGE_WEIGHT, LOAD_WEIGHT = 0.05, 0.35
 _LEAST = 1e-9
 
 
-@dataclass(frozen=True)
-class PanelPolicy:
-    """What there is to know of a policy of LSSP.
-
-    Attributes
-    ----------
-    mended : str or None
-        The built-in policy that stands for it in `lssp_fixed`.
-    caution : str
-        What to know before believing its numbers, or why nothing stands for it.
-    bundle : bool
-        Whether it brings limits of its own beside an order: budgets, blocks, credits.
-    style : bool
-        Whether LSSP calls it a style approximation and leaves it out of its tables.
-    """
-
-    mended: str | None
-    caution: str = ""
-    bundle: bool = False
-    style: bool = False
-
-
-#: LSSP's policies by its names, in its order.
-PANEL: Mapping[str, PanelPolicy] = MappingProxyType(
-    {
-        "fifo": PanelPolicy("fit_first", "skips what does not fit, without end of patience"),
-        "edf": PanelPolicy("edf"),
-        "least_laxity_first": PanelPolicy(
-            "llf", "subtracts steps from seconds, which makes it longest estimated job first"
-        ),
-        "estimated_service_time_first": PanelPolicy("estimated_service_time_first"),
-        "weighted_fair_share": PanelPolicy(
-            None, "with one class and one priority it is estimated_service_time_first but for ties"
-        ),
-        "kv_constrained_online": PanelPolicy("kv_constrained"),
-        "vllm_faithful": PanelPolicy(
-            "vllm_unchunked",
-            "a prompt above 2,560 tokens blocks the queue to the end of the run",
-            bundle=True,
-        ),
-        "vllm_chunked_prefill_faithful": PanelPolicy(
-            "fcfs", "prefill is free in the engine but costs budget in its books", bundle=True
-        ),
-        "sarathi_faithful": PanelPolicy(
-            "sarathi", "prefill is free in the engine but costs budget in its books", bundle=True
-        ),
-        "slai_faithful": PanelPolicy(
-            "slai",
-            "as sarathi_faithful; and it really holds decodes, though nothing is gained by it",
-            bundle=True,
-        ),
-        "admission_control": PanelPolicy(
-            None, "its filter is off by default, so it is least_laxity_first with the units right"
-        ),
-        "vllm_style_token_budget": PanelPolicy(
-            "spjf", "no token budget binds: it is shortest predicted output first", style=True
-        ),
-        "scorpio_style_slo_guard": PanelPolicy(
-            "scorpio_guard",
-            "adds seconds, tokens and a priority; what is late waits to the end of the run",
-            bundle=True,
-            style=True,
-        ),
-    }
+#: LSSP's policies by its names, in its order. Those with "style" it calls approximations.
+NAMES = (
+    "fifo",
+    "edf",
+    "least_laxity_first",
+    "estimated_service_time_first",
+    "weighted_fair_share",
+    "kv_constrained_online",
+    "vllm_faithful",
+    "vllm_chunked_prefill_faithful",
+    "sarathi_faithful",
+    "slai_faithful",
+    "admission_control",
+    "vllm_style_token_budget",
+    "scorpio_style_slo_guard",
 )
-NAMES = tuple(PANEL)
 #: Those that LSSP's tables compare.
-PRIMARY = tuple(name for name, policy in PANEL.items() if not policy.style)
+PRIMARY = tuple(name for name in NAMES if "style" not in name)
 
 (
     _FIFO,
@@ -118,12 +65,12 @@ PRIMARY = tuple(name for name, policy in PANEL.items() if not policy.style)
     _ADMISSION_CONTROL,
     _TOKEN_BUDGET,
     _SCORPIO,
-) = range(len(PANEL))
+) = range(len(NAMES))
 
 
 @njit(cache=True)
 def decide(policy: int, rows: Any, s: Any, slots: Any, keys: NDArray[np.float64]) -> None:
-    """Ask one policy, by its place in `PANEL`, whom to preempt, to hold and to admit."""
+    """Ask one policy, by its place in `NAMES`, whom to preempt, to hold and to admit."""
     if policy == _VLLM:
         vllm(rows, s, slots)
     elif policy == _CHUNKED_VLLM:

@@ -44,17 +44,8 @@ _SEED = 900_000
 class Recipe:
     """How LSSP cut the windows of a source.
 
-    Attributes
-    ----------
-    trace : str
-        Name in the catalogue.
-    num_rows : int
-        Usable rows, as LSSP counted them.
-    offset : int
-        Rows at the start that no window is cut from.
-    seed : int
-    start : int
-        Microseconds from 1970 to the first row; -1 where the source has no date.
+    From the trace `trace` of the catalogue, of `num_rows` usable rows as LSSP counted them, past
+    the first `offset`; `start` is the first row's time in us since 1970, -1 where it has no date.
     """
 
     trace: str
@@ -89,38 +80,13 @@ _AZURE_STARTS = (
 )
 
 
-def lssp_windows(folder: Path | None = None) -> list[StudyWindow]:
-    """Return LSSP's windows: 40 of each source whose trace is at hand, else the ten published.
-
-    Parameters
-    ----------
-    folder : Path, optional
-        Where to look, with everything below it; ``$QUEUESMITH_TRACES`` when left out.
-
-    Raises
-    ------
-    TraceError
-        If a source has neither, or a file is not what LSSP had.
-    """
-    sources = [
-        Source(name, (recipe.trace, f"{name}.csv"), "", NUM_WINDOWS)
-        for name, recipe in RECIPES.items()
-    ]
-    return [window for inputs in read_slot_inputs(sources, folder) for window in inputs.windows]
-
-
 def read_slot_inputs(
     sources: Sequence[Source], folder: Path | None = None
 ) -> tuple[SourceInputs, ...]:
     """Return the windows of each source, and what they come from, in order of time.
 
-    Parameters
-    ----------
-    sources : sequence of Source
-        A file is the catalogue's name of the trace that LSSP cut the source from, or a table of
-        windows.
-    folder : Path, optional
-        As for `lssp_windows`.
+    A file is the catalogue's name of the trace that LSSP cut the source from, or a table of
+    windows; it is looked for in `folder`, or ``$QUEUESMITH_TRACES``, and everything below.
 
     Raises
     ------
@@ -249,13 +215,7 @@ def _draw_rows(num_rows: int, num_windows: int, rng: np.random.Generator) -> lis
 
 
 def window_number(name: str) -> int:
-    """Return the number after the last "w" of a window's name.
-
-    Raises
-    ------
-    TraceError
-        If there is none, for predictions are seeded by it.
-    """
+    """Return the number after the last "w" of a window's name."""
     digits = name.rpartition("w")[2]
     if not digits.isascii() or not digits.isdigit():
         raise TraceError(
@@ -268,12 +228,7 @@ def window_number(name: str) -> int:
 def predict(output_len: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     """Return LSSP's predictions of output lengths, tokens.
 
-    Parameters
-    ----------
-    output_len : (num_requests,) int64
-        In order of arrival.
-    name : str
-        Of the window; its number is part of the seed, so that w10 of all sources share their noise.
+    The number of the window is part of the seed, so that w10 of all sources share their noise.
     """
     rng = np.random.default_rng(_SEED + window_number(name))
     sigma = math.sqrt(math.log(1 + PREDICTION_ERROR**2))

@@ -46,7 +46,6 @@ class Part:
     ----------
     key : str
         Hash of everything that decides the result.
-    cells : Cells
     """
 
     key: str
@@ -100,13 +99,7 @@ def part_path(folder: Path, key: str) -> Path:
 
 
 def write_part(folder: Path, key: str, table: pa.Table) -> None:
-    """Write a part, whole and on the disk before it has its name.
-
-    Raises
-    ------
-    ConfigError
-        If the disk refuses.
-    """
+    """Write a part, whole and on the disk before it has its name."""
     write_sealed(part_path(folder, key), key, table)
 
 
@@ -146,13 +139,7 @@ def _seal(name: str) -> bytes:
 
 
 def write_durably(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a temporary file, force it to the disk, and only then give it its name.
-
-    Raises
-    ------
-    ConfigError
-        If the disk refuses.
-    """
+    """Let `write` make a temporary file, force it to the disk, and only then give it its name."""
     part = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

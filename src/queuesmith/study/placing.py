@@ -34,18 +34,9 @@ Features = dict[str, dict[str, float]]
 
 
 def features_of(windows: Mapping[str, ArrayLike]) -> Features:
-    """Sum up the windows of one source.
+    """Sum up the windows of one source: `middle` and `spread` of each feature that some window has.
 
-    Parameters
-    ----------
-    windows : mapping of str to (num_windows,) array_like
-        Values of each feature; NaN or None where a window has none.
-
-    Returns
-    -------
-    dict of str to dict
-        The median as `middle` and 1.4826 times the median distance from it as `spread`. A feature
-        that no window has is left out.
+    The median, and 1.4826 times the median distance from it.
 
     Examples
     --------

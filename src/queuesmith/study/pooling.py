@@ -8,21 +8,11 @@ from queuesmith.study.grid import SHARES, better
 
 
 def pool(conditions: Conditions, means: Floats, metric: int) -> Floats:
-    """Pool oriented means of sources into one score per policy, small is good.
+    """Pool oriented means, (sources, ..., policies), into one score per policy, small is good.
 
-    Parameters
-    ----------
-    conditions : Conditions
-    means : (sources, ..., policies) float64
-    metric : int
-        Its number.
-
-    Returns
-    -------
-    (..., policies) float64
-        Of metrics between 0 and 1, and by `Options.plain_pooling`, the mean over sources. Of the
-        rest the geometric mean of each policy's ratio to the reference, so that a source with long
-        queues does not outvote the others; NaN where a source has no ratio.
+    Of metrics between 0 and 1, and by `Options.plain_pooling`, the mean over sources. Of the rest
+    the geometric mean of each policy's ratio to the reference, so that a source with long queues
+    does not outvote the others; NaN where a source has no ratio.
     """
     grid, options = conditions.grid, conditions.options
     name = grid.metrics[metric]

@@ -27,7 +27,6 @@ from queuesmith.study.reversals import count_classes, find_reversals
 from queuesmith.study.rules import FEW, LSSP, METRICS, Options
 from queuesmith.study.sample_complexity import sample_complexity, spread
 from queuesmith.study.sensitivity import (
-    leave_one_policy_out,
     leave_one_source_out,
     prediction_sensitivity,
     slo_sensitivity,
@@ -35,12 +34,12 @@ from queuesmith.study.sensitivity import (
     with_prediction,
 )
 from queuesmith.study.variance import variance
-from queuesmith.study.winners import disagreement, mean_ranks, relative, who_wins
-from queuesmith.study.words import is_gpu
+from queuesmith.study.winners import disagreement, relative, who_wins
+from queuesmith.study.words import scopes, within
 
 __all__ = ["LSSP", "SCHEMA", "Options", "analyze", "published_keys"]
 
-SCHEMA = "queuesmith.study.analysis/1"
+SCHEMA = "queuesmith.study.analysis/2"
 
 
 def analyze(
@@ -54,12 +53,11 @@ def analyze(
         One row per (engine, source, window, load, prediction, policy) with every metric.
     windows : pyarrow.Table, optional
         One row per window; says which windows adjoin.
-    options : Options, optional
 
     Returns
     -------
     dict
-        Of schema ``queuesmith.study.analysis/1``: numbers, text, lists and dicts only, so that it
+        Of schema ``queuesmith.study.analysis/2``: numbers, text, lists and dicts only, so that it
         can be written as JSON. ``docs/background/study.md`` lists the keys.
 
     Raises
@@ -87,8 +85,7 @@ def analyze(
         names = ("axis", "a", "b", "engine", "load", "source", "metric")
         row["reversals"] = counts[tuple(row[name] for name in names)]
     samples, spreads = sample_complexity(conditions), spread(conditions)
-    every = [*agreed, *between_metrics]
-    document = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "options": asdict(options),
         "engines": list(grid.engines),
@@ -99,18 +96,10 @@ def analyze(
         "sources": _sources(conditions),
         "agreement": agreed,
         "metric_agreement": between_metrics,
-        "agreement_summary": summarize_agreement(every, ("axis", "a", "b")),
-        "agreement_by_load": summarize_agreement(
-            [row for row in every if row["load"] is not None], ("axis", "a", "b", "load")
-        ),
-        "agreement_by_metric": summarize_agreement(agreed, ("axis", "metric")),
         "concordance": concordance(conditions),
         "reversals": reversals,
-        "reversal_counts": count_classes(counts),
         "who_wins": who_wins(conditions),
         "relative": relative(conditions),
-        "disagreement": disagreement(conditions, same),
-        "mean_ranks": mean_ranks(conditions),
         "sample_complexity": [row for row in samples if row["load"] is not None],
         "spread": [row for row in spreads if row["load"] is not None],
         "over_loads": {
@@ -119,13 +108,8 @@ def analyze(
         },
         "temporal": temporal(conditions),
         "leave_one_source_out": leave_one_source_out(conditions),
-        "leave_one_policy_out": leave_one_policy_out(conditions, reversals),
-        "variance": variance(conditions),
-        # A toy engine sets much of what depends on the engine: told apart where there is one.
-        "variance_gpus": []
-        if all(map(is_gpu, grid.engines))
-        else variance(conditions, [row for row, one in enumerate(grid.engines) if is_gpu(one)]),
     }
+    _add_sums(document, conditions)
     del conditions  # its draws are most of the memory
     document["slo_sensitivity"] = slo_sensitivity(runs, windows, options)
     document["prediction_sensitivity"] = prediction_sensitivity(runs, windows, options, metrics)
@@ -133,6 +117,27 @@ def analyze(
     document["notes"] = [*grid.notes, *_notes(document, unknown)]
     plain: dict[str, Any] = _plain(document)
     return plain
+
+
+def _add_sums(document: dict[str, Any], conditions: Conditions) -> None:
+    """Add what is summed over engines, for those with a GPU and, apart, with toys among them."""
+    sums: dict[str, list[dict[str, Any]]] = {}
+    for scope, engines in scopes(conditions.grid.engines).items():
+        agreed, between = (
+            [row for row in document[name] if within(row, engines)]
+            for name in ("agreement", "metric_agreement")
+        )
+        every = [*agreed, *between]
+        disagreed = disagreement(conditions.of_engines(engines), document["same_metrics"])
+        for name, rows in {
+            "agreement_summary": summarize_agreement(every, ("axis", "a", "b"), scope),
+            "agreement_by_metric": summarize_agreement(agreed, ("axis", "metric"), scope),
+            "reversal_counts": count_classes(agreed, scope),
+            "disagreement": [{"scope": scope, **disagreed}],
+            "variance": variance(conditions, engines, scope),
+        }.items():
+            sums.setdefault(name, []).extend(rows)
+    document.update(sums)
 
 
 def _settled(runs: pa.Table, options: Options) -> Options:
@@ -196,12 +201,16 @@ def _notes(document: Mapping[str, Any], unknown: Sequence[str]) -> list[str]:
         notes.append(
             f"{', '.join(few)}: fewer than {FEW} windows, so what is said of them is a hint."
         )
-    for one in document["sources"]:
-        if one["modelled"]:
-            notes.append(
-                f"{one['modelled']} of {one['num_windows']} windows of {one['source']} are "
-                "modelled traffic: they show what the model of that source does."
-            )
+    modelled = [
+        f"{one['source']} {one['modelled']} of {one['num_windows']}"
+        for one in document["sources"]
+        if one["modelled"]
+    ]
+    if modelled:
+        notes.append(
+            f"Windows of modelled traffic, which show what a source's model does: "
+            f"{', '.join(modelled)}."
+        )
     for repeated, kept in document["same_metrics"].items():
         notes.append(f"{repeated} repeats {kept} by construction and is counted once.")
     return notes

@@ -12,8 +12,6 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from queuesmith.errors import ConfigError, did_you_mean
-
 Key = tuple[str, ...]
 
 #: In the order in which pairs are named.
@@ -40,25 +38,11 @@ def _table() -> dict[str, Any]:
 
 @cache
 def published() -> Mapping[Key, float]:
-    """Return every published number by its key.
+    """Return every published number by its key: what it is, then where, as in the tables.
 
-    ======================================================  ======================================
-    key                                                     number
-    ======================================================  ======================================
-    ("tau_b", region, pair), also "tau_b_low", "tau_b_high"  Kendall's tau-b by ANWG; its interval
-    ("top_1", region, pair), ("top_3", region, pair)         overlap of the best one and three
-    ("tau_b_mean", metric), also "_min", "_max"              over regions and pairs
-    ("reversals", region)                                    supported; also "reversals_stable" and
-                                                             "reversals_microscopic"
-    ("reversals_of_sources", pair)                           supported, over regions
-    ("reversals_of_policies", "a/b")                         supported, over regions and pairs
-    ("reversals_of_metric", metric)                          supported, by that metric
-    ("recovery_order", source, n), also "_top_1", "_top_3"   share of draws of n windows
-    ("first_n_order", source), also "_top_1", "_top_3"       first n with a share of 0.9
-    ("pooling_concentrated", metric), also "_spread"         mean tau-b with all windows
-    ("temporal", region, source, parts)                      tau-b between parts of a source
-    ("anwg", region, source, policy)                         mean over the windows
-    ======================================================  ======================================
+    ``("tau_b", region, pair)`` is Kendall's tau-b by ANWG, ``("recovery_order", source, n)`` the
+    share of draws of n windows that recover the order, ``("anwg", region, source, policy)`` a mean
+    over windows; `put` below and the loops after it name all.
     """
     table = _table()
     regions = table["regions"]
@@ -109,65 +93,10 @@ def published() -> Mapping[Key, float]:
     return MappingProxyType({key: float(value) for key, value in numbers.items()})
 
 
-def published_anwg(window: str, region: str) -> dict[str, float]:
-    """Return the published ANWG of each primary policy on one window.
-
-    Parameters
-    ----------
-    window : str
-        LSSP's name, such as ``burstgpt_pilot_v2_w10``.
-    region : {"KNEE", "HIGH_PRESSURE"}
-        For the other regions LSSP published none.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such window or region.
-    """
-    source = short_name(window)
-    regions = {key: row for key, row in _table()["anwg"].items() if key != "origin"}
-    if source not in regions or region not in regions[source]:
-        raise ConfigError(
-            f"LSSP published no ANWG of window {window!r} in region {region!r}; it did for KNEE "
-            f"and HIGH_PRESSURE of windows of {', '.join(regions)}"
-        )
-    number = window.rpartition("w")[2]
-    policies = regions[source][region]
-    # w10 to w39 come first, then w00 to w09.
-    places = {f"{(row + 10) % 40:02d}": row for row in range(40)}
-    if number not in places:
-        raise ConfigError(f"LSSP has windows w00 to w39 of each source, got {window!r}")
-    return {name: counts[places[number]] / _WINDOW_LEN for name, counts in policies.items()}
-
-
 def compare_with_published(ours: Mapping[Key, float]) -> list[dict[str, Any]]:
-    """Set ours beside what was published.
-
-    Parameters
-    ----------
-    ours : mapping of key to float
-        Keys of `published`; those that are left out are NaN in the result.
-
-    Returns
-    -------
-    list of dict
-        One for every published number: `what`, `published`, `ours`, `difference` (ours less
-        published).
-
-    Raises
-    ------
-    ConfigError
-        If a key is none of `published`.
-    """
-    numbers = published()
-    for key in ours:
-        if key not in numbers:
-            words = [" ".join(one) for one in numbers]
-            raise ConfigError(
-                f"LSSP published no number {' '.join(key)!r}.{did_you_mean(' '.join(key), words)}"
-            )
+    """Set ours, NaN where we have none, beside every published number."""
     rows = []
-    for key, value in numbers.items():
+    for key, value in published().items():
         own = float(ours.get(key, math.nan))
         rows.append(
             {"what": " ".join(key), "published": value, "ours": own, "difference": own - value}

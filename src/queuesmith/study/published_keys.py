@@ -10,18 +10,10 @@ _PRIMARY = "anwg"  # LSSP's main metric
 
 
 def published_keys(analysis: Mapping[str, Any]) -> dict[Key, float]:
-    """Take out of an analysis what LSSP published as well.
+    """Take out of an analysis by the options `LSSP` what LSSP published as well, by its keys.
 
-    Parameters
-    ----------
-    analysis : mapping
-        From `queuesmith.study.portability.analyze` with the options `LSSP`, of one engine.
-
-    Returns
-    -------
-    dict of key to float
-        Keys of `queuesmith.study.published.published`; what the analysis cannot say is left out,
-        such as sample complexity for more windows than there are.
+    What the analysis cannot say is left out, such as sample complexity for more windows than it
+    has.
     """
     found: dict[Key, float | None] = {}
     between = [row for row in analysis["agreement"] if row["axis"] == "source"]

@@ -5,6 +5,7 @@ A flip is *supported* when on both sides the difference matters (its margin) and
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,12 @@ from queuesmith.study.conditions import Bools, Conditions
 from queuesmith.study.grid import SHARES, better
 from queuesmith.study.rules import FEW
 
+#: A supported flip is `sure` when its adjusted p-value is below this.
+LEVEL = 0.05
 #: In the order in which they are tested.
 CLASSES = ("undefined", "stable", "microscopic", "supported", "unsupported")
 UNDEFINED, STABLE, MICROSCOPIC, SUPPORTED, UNSUPPORTED = range(5)
+DEFINED = CLASSES[1:]
 
 QUARTERS = ("1", "2", "3", "4")
 _AT_ONCE = 256
@@ -34,17 +38,9 @@ Ints = NDArray[np.int64]
 class Evidence:
     """What each condition by itself says of each pair of policies: (conditions, metrics, pairs).
 
-    Attributes
-    ----------
-    difference : float64
-        First less second, oriented: negative where the first is better.
-    margin : float64
-        Size of the difference as a share of the loser's value; NaN where that is 0.
-    matters : bool
-        Whether the margin exceeds what a reversal needs.
-    undefined : bool
-    first_wins, second_wins : int64
-        Windows that one wins by more than the tie margin.
+    `difference` is the first less the second, oriented: negative where the first is better;
+    `margin` its size as a share of the loser's value, NaN where that is 0; `matters` whether that
+    is more than a reversal needs; wins are windows that one wins by more than the tie margin.
     """
 
     difference: Floats
@@ -87,8 +83,8 @@ def find_reversals(conditions: Conditions) -> tuple[list[Row], dict[tuple[Any, .
         Of the supported and unsupported ones, with their evidence.
     counts : dict
         By (axis, a, b, engine, load, source, metric) as in `queuesmith.study.agreement.agreement`:
-        how many pairs of policies are of each class, and how many of the supported ones are
-        `distinct`, with policies that are equal in all windows of both conditions counted once.
+        how many pairs of policies are of each class, and how many of the supported ones are `sure`
+        after correction for all pairs looked at.
     """
     evidence = weigh(conditions)
     p_first, p_second = _one_sided(evidence)
@@ -104,25 +100,22 @@ def find_reversals(conditions: Conditions) -> tuple[list[Row], dict[tuple[Any, .
         p = 2 * np.minimum(np.maximum(p_first[a], p_second[b]), np.maximum(p_second[a], p_first[b]))
         p = np.minimum(p, 1.0)
         adjusted = _adjust(conditions, a, b, p, classes != UNDEFINED)
-        found: dict[tuple[int, int], list[tuple[int, Row]]] = {}
+        sure: Counter[tuple[int, int]] = Counter()
         for k, m, pair in np.argwhere(classes >= SUPPORTED):
             rows = int(a[k]), int(b[k])
             row = _record(conditions, evidence, axis, rows, int(m), int(pair), low, high)
             row["class"] = CLASSES[classes[k, m, pair]]
             row["p"], row["p_adjusted"] = float(p[k, m, pair]), float(adjusted[k, m, pair])
+            row["sure"] = row["class"] == "supported" and row["p_adjusted"] < LEVEL
             row["drivers"] = drivers.of(row, rows, int(m))
-            found.setdefault((int(k), int(m)), []).append((int(pair), row))
+            sure[int(k), int(m)] += row["sure"]
             records.append(row)
         for k in range(len(pairs)):
             labels = _labels(conditions, axis, int(a[k]), int(b[k]))
             for m, metric in enumerate(conditions.grid.metrics):
                 number = np.bincount(classes[k, m], minlength=len(CLASSES))
                 count = {name: int(number[c]) for c, name in enumerate(CLASSES)}
-                supported = [
-                    pair for pair, row in found.get((k, m), ()) if row["class"] == "supported"
-                ]
-                count["distinct"] = _num_distinct(conditions, a[k], b[k], m, supported)
-                counts[(*labels.values(), metric)] = count
+                counts[(*labels.values(), metric)] = count | {"sure": sure[k, m]}
     return records, counts
 
 
@@ -145,14 +138,7 @@ def _one_sided(evidence: Evidence) -> tuple[Floats, Floats]:
 def _classify(
     conditions: Conditions, evidence: Evidence, a: Ints, b: Ints
 ) -> tuple[Ints, Floats, Floats]:
-    """Classify each (pair of conditions, metric, pair of policies).
-
-    Returns
-    -------
-    classes : (n, metrics, pairs) int64
-    low, high : (conditions, metrics, pairs) float64
-        Intervals of differences where they were needed.
-    """
+    """Classify each (pair of conditions, metric, pair of policies); with intervals where needed."""
     with np.errstate(invalid="ignore"):
         flips = conditions.signs[a] * conditions.signs[b] < 0
     classes = np.full(flips.shape, STABLE)
@@ -172,14 +158,7 @@ def _classify(
 
 
 def difference_intervals(conditions: Conditions, keys: Ints) -> tuple[Floats, Floats]:
-    """Intervals of mean differences, first less second, oriented.
-
-    Parameters
-    ----------
-    conditions : Conditions
-    keys : (n, 3) int64
-        Condition, metric and pair of policies.
-    """
+    """Intervals of mean differences, first less second, of (condition, metric, pair) each."""
     grid = conditions.grid
     first, second = np.triu_indices(len(grid.policies), 1)
     source = np.array([one.source for one in conditions.where], np.int64)[keys[:, 0]]
@@ -254,16 +233,6 @@ def _record(
     return record
 
 
-def _num_distinct(conditions: Conditions, a: int, b: int, m: int, pairs: list[int]) -> int:
-    """Count pairs of policies, with those that are equal in every window taken as one."""
-    if len(pairs) < 2:
-        return len(pairs)
-    values = np.concatenate([conditions.values[a, m], conditions.values[b, m]], axis=1)
-    _, twin = np.unique(np.nan_to_num(values), axis=0, return_inverse=True)
-    first, second = np.triu_indices(len(conditions.grid.policies), 1)
-    return len({frozenset((int(twin[first[pair]]), int(twin[second[pair]]))) for pair in pairs})
-
-
 class _Drivers:
     """Which requests make the difference, from the mean TTFT of quarters of the requests."""
 
@@ -318,12 +287,13 @@ class _Drivers:
         return result
 
 
-def count_classes(counts: dict[tuple[Any, ...], Row]) -> list[Row]:
-    """Sum the counts over everything but the axis and the metric."""
+def count_classes(agreement: Sequence[Row], scope: str) -> list[Row]:
+    """Sum the counts of rows of agreement over everything but the axis and the metric."""
     totals: dict[tuple[str, str], Counter[str]] = {}
-    for key, count in counts.items():
-        totals.setdefault((key[0], key[-1]), Counter()).update(count)
+    for row in agreement:
+        totals.setdefault((row["axis"], row["metric"]), Counter()).update(row["reversals"])
+    names = (*CLASSES, "sure")
     return [
-        {"axis": axis, "metric": metric, **{name: total[name] for name in (*CLASSES, "distinct")}}
+        {"axis": axis, "metric": metric, "scope": scope, **{name: total[name] for name in names}}
         for (axis, metric), total in totals.items()
     ]

@@ -55,7 +55,6 @@ class Options:
         The best `k` are exactly `k`, ties broken by name, instead of all that are tied.
     plain_pooling : bool
         Sources are pooled by the mean of the metric, instead of its ratio to the reference.
-    seed : int
     """
 
     metrics: tuple[str, ...] | None = None

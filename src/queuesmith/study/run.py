@@ -49,15 +49,8 @@ _KINDS = {
 class Study:
     """A design that was run.
 
-    Attributes
-    ----------
-    design : Design
-    runs : pyarrow.Table
-        One row per (engine, prediction, source, window, policy, load) with every metric.
-    windows : pyarrow.Table
-        One row per window with what it is like.
-    document : dict
-        ``study.json``: what was run, on what, with the hash of all of it.
+    `runs` has one row per (engine, prediction, source, window, policy, load) with every metric,
+    `windows` one per window; `document` is ``study.json``, with the hash of all that was run.
     """
 
     design: Design
@@ -121,7 +114,6 @@ def run_study(
 
     Parameters
     ----------
-    design : Design
     folder : path
         Made when it is not there; one that holds something else is refused.
     backend : {"loky", "threading", "dask", "ray"}

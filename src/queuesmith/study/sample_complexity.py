@@ -26,21 +26,12 @@ Row = dict[str, Any]
 def sample_complexity(conditions: Conditions) -> list[Row]:
     """Share of subsets that recover the order, the winner and the best three of all windows.
 
-    Returns
-    -------
-    list of dict
-        One per condition and metric, with lists over `sizes`:
-
-        * `order`: every pair of policies that all windows tell apart by more than the tie margin
-          comes out the same way round;
-        * `top_1`, `top_3`: the best policy (three policies) of the subset are among the best of
-          all windows, ties included.
-
-        `windows_for_order` and `windows_for_winner` are the first sizes from which on the share
-        stays at `Options.recovered` or above; None when that takes all windows.
-
-        With `Options.plain_pooling` there are also rows whose `load` is None, by the mean over
-        loads.
+    Lists over `sizes`: `order`, in which every pair of policies that all windows tell apart comes
+    out the same way round; `top_1` and `top_3`, in which the best policy (three) of the subset are
+    among the best of all windows, ties included. `windows_for_order` and `windows_for_winner` are
+    the first sizes from which on the share stays at `Options.recovered` or above; None when that
+    takes all. With `Options.plain_pooling` there are also rows whose `load` is None, by the mean
+    over loads.
     """
     grid, options = conditions.grid, conditions.options
     rows = []

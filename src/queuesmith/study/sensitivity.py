@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from queuesmith.stats.draws import Floats, intervals, mean_draws
 from queuesmith.stats.packed import pack_signs, tau_b_draws
-from queuesmith.stats.ranks import kendall_tau_b, overlap, tau_b_of_signs, tied, top_set
+from queuesmith.stats.ranks import kendall_tau_b, overlap, tied, top_set
 from queuesmith.study.agreement import agreement, metric_agreement
 from queuesmith.study.conditions import Conditions, make_rng, measure_conditions
 from queuesmith.study.grid import make_grid
@@ -21,6 +21,8 @@ from queuesmith.study.rules import FEW, Options
 THIRDS = ("early", "middle", "late")
 #: Random splits of windows that a split by time is compared with.
 SPLITS = 200
+#: Below this p a split by time agrees less than random splits do.
+LEVEL = 0.05
 SLACKS = ("anwg_slack_0.5", "anwg_slack_2", "anwg_slack_4")
 
 Row = dict[str, Any]
@@ -237,43 +239,6 @@ def _regret(value: Floats, best: float, tie: float) -> float:
     if tied(np.asarray(value), np.asarray(best), tie):
         return 0.0
     return float((value - best) / abs(best)) if best else float("nan")
-
-
-def leave_one_policy_out(conditions: Conditions, reversals: Sequence[Row]) -> list[Row]:
-    """Agree over sources without each policy in turn, one row per metric and policy.
-
-    `mean_tau_b` is over source pairs, loads and engines; `change` what leaving the policy out adds
-    to it; `supported` how many supported reversals between sources are left of `supported_all`.
-    """
-    grid = conditions.grid
-    pairs = np.array(list(conditions.pairs("source")), np.int64).reshape(-1, 2)
-    first, second = np.triu_indices(len(grid.policies), 1)
-    between = [r for r in reversals if r["axis"] == "source" and r["class"] == "supported"]
-    rows = []
-    for m, metric in enumerate(grid.metrics):
-        a, b = conditions.signs[pairs[:, 0], m], conditions.signs[pairs[:, 1], m]
-        whole = _mean(tau_b_of_signs(a, b))
-        mine = [record for record in between if record["metric"] == metric]
-        for p, policy in enumerate(grid.policies):
-            keep = (first != p) & (second != p)
-            without = _mean(tau_b_of_signs(a[:, keep], b[:, keep]))
-            left = sum(policy not in (record["policy_a"], record["policy_b"]) for record in mine)
-            rows.append(
-                {
-                    "metric": metric,
-                    "policy": policy,
-                    "mean_tau_b": without,
-                    "change": without - whole,
-                    "supported": left,
-                    "supported_all": len(mine),
-                }
-            )
-    return rows
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 def with_prediction(runs: pa.Table, options: Options) -> Options:

@@ -31,6 +31,7 @@ from queuesmith.study.design_file import SLOTS
 from queuesmith.study.grid import Grid, better, make_grid
 from queuesmith.study.placing import table_features
 from queuesmith.study.rules import Options
+from queuesmith.study.words import is_toy
 
 SCHEMA = "queuesmith.study.summary/1"
 PACKAGED = "atlas_summary.json"
@@ -41,17 +42,7 @@ _DIGITS = 3
 def summarize_study(
     study: Any, *, draws: int = DRAWS, leave_out: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Sum up a study.
-
-    Parameters
-    ----------
-    study : Study
-        Of which `runs`, `windows` and `document` are read. Only runs with the design's own
-        prediction are summed up.
-    draws : int
-        Of windows, for the intervals; the same ones as in the analysis.
-    leave_out : sequence of str
-        Policies.
+    """Sum up a study: its runs with the design's own prediction.
 
     Returns
     -------
@@ -62,11 +53,6 @@ def summarize_study(
         `mean`, of the relative change against the reference `low` and `high` (95 %), and of the
         number of windows in which the policy is `best` (of those that only change order, if it
         does), and `better` and `worse` than the reference by more than `MARGIN`. None is undefined.
-
-    Raises
-    ------
-    ConfigError
-        If the study holds no runs, or none of its reference.
     """
     document = study.document
     design = document["design"]
@@ -141,7 +127,7 @@ def policy_kind(name: str) -> str:
 def main_engine(summary: Mapping[str, Any]) -> str:
     """Return the engine that is told first: the first with a GPU, if there is one."""
     engines: list[str] = summary["engines"]
-    return next((name for name in engines if "/" in name), engines[0])
+    return next((name for name in engines if not is_toy(name)), engines[0])
 
 
 def main_load(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +195,7 @@ def load_summary(path: Path | None = None) -> dict[str, Any]:
             f"{name} is no summary of a study: it must say schema {SCHEMA!r}, got {found!r}; make "
             "one with `queuesmith study report FOLDER --summary FILE`"
         )
-    if path is not None and document.pop("seal", None) != seal(document):
+    if document.pop("seal", None) != seal(document):
         raise ConfigError(
             f"{name} is not what was written; make it again with `queuesmith study report FOLDER "
             "--summary FILE`"

@@ -6,7 +6,7 @@ depends on the source, the load, the engine or the window is the part of the var
 carry over.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from itertools import combinations
 from typing import Any
 
@@ -35,10 +35,8 @@ TERMS = (
 Row = dict[str, Any]
 
 
-def variance(conditions: Conditions, engines: Sequence[int] | None = None) -> list[Row]:
-    """Shares of the variance of gains over the reference, one row per metric.
-
-    Of all engines, or of some by their place in the grid.
+def variance(conditions: Conditions, engines: Collection[str], scope: str) -> list[Row]:
+    """Shares of the variance of gains over the reference on some engines, one row per metric.
 
     The gain is ``log(reference / policy)``, or its negative where more is better, so that a gain is
     positive; of metrics between 0 and 1 it is the difference. Every source gives as many windows as
@@ -53,7 +51,7 @@ def variance(conditions: Conditions, engines: Sequence[int] | None = None) -> li
         in it: 1 when every policy gains the same everywhere. None where some gain is undefined.
     """
     grid, options = conditions.grid, conditions.options
-    rows = list(range(len(grid.engines))) if engines is None else list(engines)
+    rows = [row for row, name in enumerate(grid.engines) if name in engines]
     if options.reference not in grid.policies or not rows or not grid.present[rows].all():
         return []
     smallest = min(grid.num_windows(source) for source in range(len(grid.sources)))
@@ -80,6 +78,7 @@ def variance(conditions: Conditions, engines: Sequence[int] | None = None) -> li
         found.append(
             {
                 "metric": metric,
+                "scope": scope,
                 "shares": shares,
                 "portable": shares["policy"] / with_policy if with_policy > 0 else np.nan,
                 "standard_deviation": float(block.std()) if block.size else np.nan,

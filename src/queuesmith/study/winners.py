@@ -6,18 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from queuesmith.stats import holm
 from queuesmith.stats.draws import Floats
-from queuesmith.stats.ranks import (
-    critical_difference,
-    kendall_w,
-    midrank_scores,
-    tied,
-    top_set,
-)
+from queuesmith.stats.ranks import tied, top_set
 from queuesmith.study.conditions import Conditions
 from queuesmith.study.grid import better
 from queuesmith.study.rules import FEW
 
+AXES = ("engine", "load", "source")
 Row = dict[str, Any]
 
 
@@ -25,7 +21,8 @@ def relative(conditions: Conditions) -> list[Row]:
     """Every policy against the reference, one row per condition, metric and policy.
 
     `ratio` is the policy's mean over the reference's, with the interval of paired draws; windows
-    are won outside the tie margin.
+    are won outside the tie margin. `p_adjusted` is of Wilcoxon's signed-rank test over windows, by
+    Holm for the number of policies.
     """
     grid, options = conditions.grid, conditions.options
     flips = _flips(conditions)
@@ -34,12 +31,13 @@ def relative(conditions: Conditions) -> list[Row]:
     for row in range(len(conditions.where)):
         labels, num_windows = conditions.labels(row), conditions.num_windows(row)
         values = conditions.values[row, ..., :num_windows]
-        wins = losses = np.full(values.shape[:2], np.nan)
+        wins = losses = p_adjusted = np.full(values.shape[:2], np.nan)
         if has_reference:
             base = values[:, [grid.policies.index(options.reference)]]
             same = tied(values, base, options.tie)
             wins = ((values < base) & ~same).sum(axis=-1)
             losses = ((values > base) & ~same).sum(axis=-1)
+            p_adjusted = _signed_ranks(values, base)
         for m, metric in enumerate(grid.metrics):
             for p, policy in enumerate(grid.policies):
                 rows.append(
@@ -53,6 +51,7 @@ def relative(conditions: Conditions) -> list[Row]:
                         "high": float(conditions.ratio_high[row, m, p]),
                         "wins": float(wins[m, p]),
                         "losses": float(losses[m, p]),
+                        "p_adjusted": float(p_adjusted[m, p]),
                         "num_windows": num_windows,
                     }
                 )
@@ -63,18 +62,16 @@ def who_wins(conditions: Conditions) -> list[Row]:
     """Best policies of each condition and metric, ties shown.
 
     `best` are all within the tie margin of the best mean, that one first; `lead` is how far the
-    next one is behind, as a share of its own value; `share_best` how often each is among the best
-    in draws of windows, `windows_best` in how many windows it is. `beats_reference` is True when
-    the first one is better than the reference in all but so few draws that it allows for the number
-    of policies it was picked from (Bonferroni), and the reference is not among the best.
+    next one is behind, as a share of its own value; `windows_best` in how many windows each is
+    among the best. The ratio, its interval and `p_adjusted` are of the first, as in `relative`.
     """
     grid, options = conditions.grid, conditions.options
-    flips = _flips(conditions)
     queued = _queued_steps(conditions)
-    allowed = (1 - options.level) / 2 / max(1, len(grid.policies) - 1)
+    keys = (*AXES, "metric", "policy")
+    against = {tuple(row[name] for name in keys): row for row in relative(conditions)}
     rows = []
     for row in range(len(conditions.where)):
-        num_windows = conditions.num_windows(row)
+        num_windows, labels = conditions.num_windows(row), conditions.labels(row)
         windows_best = top_set(
             conditions.values[row, ..., :num_windows].swapaxes(1, 2), 1, options.tie
         ).sum(axis=1)
@@ -83,7 +80,7 @@ def who_wins(conditions: Conditions) -> list[Row]:
             order = [int(p) for p in np.argsort(means, kind="stable")]  # NaN last
             best = [p for p in order if conditions.best[row, m, p]]
             rest = [p for p in order if p not in best and not np.isnan(means[p])]
-            found: Row = {**conditions.labels(row), "metric": metric}
+            found: Row = {**labels, "metric": metric}
             found["best"] = [grid.policies[p] for p in best]
             found["next"] = grid.policies[rest[0]] if rest else None
             found["lead"] = (
@@ -91,18 +88,11 @@ def who_wins(conditions: Conditions) -> list[Row]:
                 if rest and means[rest[0]]
                 else np.nan
             )
-            found["share_best"] = [float(conditions.share_best[row, m, p]) for p in best]
             found["windows_best"] = [int(windows_best[m, p]) for p in best]
-            first = best[0] if best else None
-            for name, values in (
-                ("ratio", conditions.ratio),
-                ("low", conditions.ratio_low),
-                ("high", conditions.ratio_high),
-            ):
-                found[name] = np.nan if first is None else float(values[row, m, first])
-            found["mean"] = np.nan if first is None else float(means[first] * flips[m])
-            sure = first is not None and conditions.doubt[row, m, first] <= allowed
-            found["beats_reference"] = bool(sure and options.reference not in found["best"])
+            where = [labels[name] for name in AXES]
+            first = against[(*where, metric, grid.policies[best[0]])] if best else {}
+            for name in ("mean", "ratio", "low", "high", "p_adjusted"):
+                found[name] = first.get(name, np.nan)
             found["undefined"] = [grid.policies[p] for p in order if np.isnan(means[p])]
             found["queued_steps"] = float(queued[row])
             found["idle"] = bool(queued[row] < 1) if not np.isnan(queued[row]) else None
@@ -115,18 +105,10 @@ def who_wins(conditions: Conditions) -> list[Row]:
 def disagreement(conditions: Conditions, same: Mapping[str, str]) -> dict[str, Any]:
     """How often metrics of one condition disagree about the best policy.
 
-    Parameters
-    ----------
-    conditions : Conditions
-    same : mapping of str to str
-        Metrics that repeat another one by construction; they are left out.
-
-    Returns
-    -------
-    dict
-        `pairs`: per pair of metrics, the share of conditions in which their best sets do not meet.
-        `total`, `by_load`, `by_source`, `by_engine`: that share over all pairs, and the share of
-        conditions in which no policy is among the best on every metric.
+    `pairs`: per pair of metrics, the share of conditions in which their best sets do not meet.
+    `total`, `by_load`, `by_source`, `by_engine`: that share over all pairs, and the share of
+    conditions in which no policy is among the best on every metric. Metrics that repeat another
+    (`same`) are left out.
     """
     metrics = [m for m, metric in enumerate(conditions.grid.metrics) if metric not in same]
     best = conditions.best[:, metrics]
@@ -166,7 +148,7 @@ def disagreement(conditions: Conditions, same: Mapping[str, str]) -> dict[str, A
         ],
     }
     labels = [conditions.labels(row) for row in every]
-    for axis in ("engine", "load", "source"):
+    for axis in AXES:
         names = dict.fromkeys(label[axis] for label in labels)
         result[f"by_{axis}"] = [
             {axis: name} | summed([row for row in every if labels[row][axis] == name])
@@ -175,69 +157,30 @@ def disagreement(conditions: Conditions, same: Mapping[str, str]) -> dict[str, A
     return result
 
 
-def mean_ranks(conditions: Conditions) -> list[Row]:
-    """Critical-difference pictures, one per (engine, load, metric), over windows of all sources.
+def _signed_ranks(values: Floats, base: Floats) -> Floats:
+    """Wilcoxon's signed-rank tests over windows, (metrics, policies), by Holm within a metric.
 
-    An illustration: mean ranks depend on which policies take part, and windows of one source are
-    no sample of traffic at large. `groups` are the longest runs of policies, best first, that
-    Nemenyi's test does not tell apart.
+    Windows in which a policy equals the reference count nothing. 1 where all do.
+
+    References
+    ----------
+    Wilcoxon, "Individual comparisons by ranking methods", Biometrics Bulletin 1, 1945.
     """
-    grid, options = conditions.grid, conditions.options
-    rows = []
-    for mine in conditions.groups().values():
-        labels = conditions.labels(mine[0])
-        for m, metric in enumerate(grid.metrics):
-            windows = np.concatenate(
-                [conditions.values[row, m, :, : conditions.num_windows(row)].T for row in mine]
-            )
-            defined = np.flatnonzero(~np.isnan(windows).any(axis=0))
-            found = _friedman(windows[:, defined], options.tie)
-            order = np.argsort(found["ranks"], kind="stable")
-            ranks = found["ranks"][order]
-            rows.append(
-                {
-                    "engine": labels["engine"],
-                    "load": labels["load"],
-                    "metric": metric,
-                    "policies": [grid.policies[defined[p]] for p in order],
-                    "mean_ranks": [float(rank) for rank in ranks],
-                    "chi2": found["chi2"],
-                    "p": found["p"],
-                    "critical_difference": found["cd"],
-                    "groups": [
-                        [grid.policies[defined[order[place]]] for place in range(start, end)]
-                        for start, end in _runs(ranks, found["cd"])
-                    ],
-                    "num_windows": len(windows),
-                    "illustration": True,
-                }
-            )
-    return rows
+    from scipy.stats import wilcoxon  # slow to import, and few commands need it
 
-
-def _friedman(windows: Floats, tie: float) -> dict[str, Any]:
-    """Friedman's test of (windows, policies), from Kendall's W: chi2 = m (n - 1) W."""
-    from scipy.stats import chi2  # slow to import, and few commands need it
-
-    num_windows, n = windows.shape
-    ranks = (n + 1) / 2 + midrank_scores(windows, tie).mean(axis=0)
-    statistic = num_windows * (n - 1) * kendall_w(windows, tie) if n > 1 else np.nan
-    return {
-        "ranks": ranks,
-        "chi2": float(statistic),
-        "p": float(chi2.sf(statistic, n - 1)) if n > 1 else np.nan,
-        "cd": critical_difference(n, num_windows),
-    }
-
-
-def _runs(ranks: Floats, cd: float) -> list[tuple[int, int]]:
-    """Longest runs of sorted ranks whose ends are within the critical difference."""
-    runs: list[tuple[int, int]] = []
-    for start in range(len(ranks)):
-        end = int(np.searchsorted(ranks, ranks[start] + cd, side="right"))
-        if end - start > 1 and (not runs or end > runs[-1][1]):
-            runs.append((start, end))
-    return runs
+    gaps = values - base
+    p = np.full(gaps.shape[:2], np.nan)
+    known = np.isfinite(gaps).all(axis=-1)
+    moved = known & (gaps != 0).any(axis=-1)
+    # Zeros count as a tie of ranks here. SciPy's own choice would permute for seconds.
+    has_ties = (np.diff(np.sort(np.abs(gaps)), prepend=0.0) == 0).any(axis=-1)
+    p[known] = 1.0
+    for method, rows in (("exact", moved & ~has_ties), ("approx", moved & has_ties)):
+        if rows.any():
+            p[rows] = wilcoxon(gaps[rows], axis=-1, method=method).pvalue
+    for row, tested in zip(p, moved, strict=True):
+        row[tested] = holm(row[tested])
+    return p
 
 
 def _queued_steps(conditions: Conditions) -> Floats:

@@ -1,9 +1,13 @@
-"""What metrics, loads and engines are called in a sentence."""
+"""What metrics, loads and engines are called, and which engines are toys."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from queuesmith import numbers
+from queuesmith.engine.step_time import get_preset
+from queuesmith.errors import ConfigError
+from queuesmith.study.design_file import SLOTS
 
 _LATENCIES = ("ttft", "tpot", "itl", "e2el")
 _METRICS = {
@@ -13,6 +17,8 @@ _METRICS = {
     "request_throughput": "request throughput",
     "slo_violation_rate": "SLO violation rate",
 }
+#: What a step costs for what is in it; see `queuesmith.engine.step_time.StepTime`.
+_COSTS = ("b1", "b2", "c", "d", "e", "f")
 _LOADS = {
     "knee": "near the knee",
     "overload": "in overload",
@@ -36,15 +42,42 @@ def metric_words(metric: str) -> str:
     return metric.replace("_", " ")
 
 
-def is_gpu(engine: str) -> bool:
-    """Tell whether an engine has the step times of a GPU; the others are toys.
+@cache
+def is_toy(engine: str) -> bool:
+    """Tell whether a step takes the same time whatever is in it, which is so on no GPU.
 
     Examples
     --------
-    >>> is_gpu("llama-3.1-8b/h100_sxm"), is_gpu("constant_1ms")
-    (True, False)
+    >>> is_toy("llama-3.1-8b/h100_sxm"), is_toy("constant_1ms")
+    (False, True)
     """
-    return "/" in engine
+    try:
+        step_time = None if engine == SLOTS else get_preset(engine).step_time
+    except ConfigError:  # of a version that had it
+        return False
+    return step_time is None or not any(getattr(step_time, name) for name in _COSTS)
+
+
+def scopes(engines: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Return over which engines sums are made: those with a GPU alone, and all of them apart.
+
+    Examples
+    --------
+    >>> {name: len(of) for name, of in scopes(["llama-3.1-8b/h100_sxm", "constant_1ms"]).items()}
+    {'GPUs': 1, 'with toys': 2}
+    >>> list(scopes(["llama-3.1-8b/h100_sxm"])), list(scopes(["constant_1ms"]))
+    (['GPUs'], ['toys'])
+    """
+    every, gpus = frozenset(engines), frozenset(one for one in engines if not is_toy(one))
+    if not gpus:
+        return {"toys": every}
+    return {"GPUs": gpus} if gpus == every else {"GPUs": gpus, "with toys": every}
+
+
+def within(row: Mapping[str, Any], engines: frozenset[str]) -> bool:
+    """Tell whether all engines of a row, one or the two that it compares, are among some."""
+    both = (row["a"], row["b"]) if row.get("axis") == "engine" else (row["engine"],)
+    return engines.issuperset(both)
 
 
 def engine_words(engine: str) -> str:
