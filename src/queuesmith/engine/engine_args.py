@@ -72,8 +72,8 @@ def parse_engine_args(text: str, preset: Preset) -> tuple[EngineConfig, list[str
     own = preset.own_max_model_len
     if 0 < own < config.max_model_len and not another and "hf-overrides" not in given:
         raise ConfigError(
-            f"vLLM would refuse to start: --max-model-len {config.max_model_len} is above the {own} "
-            f"that {preset.title} was made for; give {own} or less"
+            f"vLLM would refuse to start: --max-model-len {config.max_model_len} is above the "
+            f"{own} that {preset.title} was made for; give {own} or less"
         )
     if config.max_model_len > config.kv_tokens:
         raise ConfigError(_too_long(config, preset))
