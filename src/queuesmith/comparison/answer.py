@@ -61,6 +61,7 @@ def answer(
     goal: Goal,
     step: float,
     chosen: Mapping[str, str],
+    others: Sequence[Standing] = (),
 ) -> Answer:
     """Name the policy to run, and say in sentences why, where and how surely.
 
@@ -76,8 +77,10 @@ def answer(
         Seconds of the shortest step: a load at which FCFS queues for less is idle.
     chosen : mapping of str to str
         By policy, how its parameter was chosen.
+    others : sequence of Standing, optional
+        Values of parameters that were not chosen.
     """
-    found = winner(standings, goal)
+    found = winner(standings, goal, others=others)
     best = next(one for one in standings if one.policy.name == found.policy)
     loads = {load.name: load for load in evaluation.loads}
     base = {row.load: row for row in rows if row.policy == REFERENCE}
@@ -90,7 +93,7 @@ def answer(
         name = winner(standings, goal, [load]).policy
         by_load[load] = None if name == REFERENCE or load in idle else name
     goals = tuple(
-        winner(standings, each)
+        winner(standings, each, others=others)
         for each in GOALS.values()
         if math.isfinite(standings[0].gain[each.name].change)
     )
@@ -102,7 +105,7 @@ def answer(
         same = [load for load in loads if load not in better]
         if same:
             sentences.append(f"At {listed(same)} it is not surely better.")
-    sentences += _undecided(standings, found)
+    sentences += _undecided(standings, others, found)
     sentences += _why_not(standings, best, found, goal)
     sentences += _at_one_load(standings, goal, by_load, best)
     missed = [
@@ -196,17 +199,20 @@ def _costs(best: Standing, load: Offered) -> str:
     return f"At {load.name}: {', '.join(parts)}."
 
 
-def _undecided(standings: Sequence[Standing], found: Winner) -> list[str]:
+def _undecided(
+    standings: Sequence[Standing], others: Sequence[Standing], found: Winner
+) -> list[str]:
     """Name what gains as much as the winner and is neither surely safe nor surely not."""
-    shares = {one.policy.name: one.held_share(list(one.loads)) for one in standings}
-    told = [f"{name} ({shares[name]:.0%})" for name in found.undecided]
+    told = []
+    for one in (*standings, *others):
+        if one.policy.name in found.undecided:
+            share = f"guards hold in {one.held_share(list(one.loads)):.0%} of draws of windows"
+            chosen = "" if one in standings else ", not the value that other windows chose"
+            told.append(f"{one.policy.name} ({share}{chosen})")
     if not told:
         return []
     gains = "gains" if len(told) == 1 else "gain"
-    return [
-        f"Undecided: {listed(told)} {gains} as much or more and would be named if guards held in "
-        f"at least {HELD_SHARE:.0%} of draws of windows."
-    ]
+    return [f"Undecided: {listed(told)} {gains} as much or more; more windows decide."]
 
 
 def _why_not(standings: Sequence[Standing], best: Standing, found: Winner, goal: Goal) -> list[str]:

@@ -38,7 +38,7 @@ from queuesmith.evaluation.goals import (
 from queuesmith.evaluation.judge import REFERENCE, judge
 from queuesmith.evaluation.samples import Samples
 from queuesmith.output_length import OutputLengthKnowledge
-from queuesmith.policies import Policy, split_policies
+from queuesmith.policies import Policy, get_policy, split_policies
 from queuesmith.routers import Router, get_router
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, cut_windows, splice
@@ -241,9 +241,14 @@ def compare(
         progress=None if progress is None else lambda done: progress(done, num_runs),
     )
     names = [load.name for load in regions]
+    every = evaluation.samples
     evaluation, tuned = with_tuned(evaluation, chosen, grids, names, aim, watched)
     judged = [*chosen, *(one.policy for one in tuned)]
     standings = judge(judged, names, evaluation.samples, goal=aim, guards=watched, seed=seed)
+    passed_over = [policy for policy in running if policy not in judged]
+    others = judge(
+        [get_policy(REFERENCE), *passed_over], names, every, goal=aim, guards=watched, seed=seed
+    )
     how = {
         one.policy.name: describe_choice(grid, one) for grid, one in zip(grids, tuned, strict=True)
     }
@@ -299,6 +304,7 @@ def compare(
             aim,
             step_time.shortest(config.async_scheduling),
             how,
+            [one for one in others if one.policy in passed_over],
         ),
         leaderboard=tuple(leaderboard(standings, aim, how)),
         loads=tuple(rows),

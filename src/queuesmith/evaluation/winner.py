@@ -44,7 +44,13 @@ HELD_SHARE = 0.95
 UNDECIDED_SHARE = 0.5
 
 
-def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | None = None) -> Winner:
+def winner(
+    standings: Sequence[Standing],
+    goal: Goal,
+    loads: Sequence[str] | None = None,
+    *,
+    others: Sequence[Standing] = (),
+) -> Winner:
     """Name the best policy that breaks no guard and is surely better somewhere, and its ties.
 
     Parameters
@@ -53,6 +59,8 @@ def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | Non
     goal : Goal
     loads : sequence of str, optional
         Only these: then only guards broken there count, too.
+    others : sequence of Standing, optional
+        Values of parameters that were not chosen: they may be undecided and never win.
     """
     names = list(standings[0].loads) if loads is None else list(loads)
     sign = 1 if goal.statistic.better == "lower" else -1
@@ -63,7 +71,7 @@ def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | Non
 
     gaining = [
         one
-        for one in standings
+        for one in (*standings, *others)
         if one.kind == "policy"
         and one.policy.name != REFERENCE
         and all(not one.loads[load].broken for load in names)
@@ -71,8 +79,8 @@ def winner(standings: Sequence[Standing], goal: Goal, loads: Sequence[str] | Non
         and sign * draws(one).estimate < 0
     ]
     held = {one.policy.name: one.held_share(names) for one in gaining}
-    safe = [one for one in gaining if held[one.policy.name] >= HELD_SHARE]
-    close = [one for one in gaining if UNDECIDED_SHARE <= held[one.policy.name] < HELD_SHARE]
+    safe = [one for one in gaining if held[one.policy.name] >= HELD_SHARE and one not in others]
+    close = [one for one in gaining if one not in safe and held[one.policy.name] >= UNDECIDED_SHARE]
     if not safe:
         undecided = tuple(one.policy.name for one in close)
         return Winner(goal.name, REFERENCE, (), reference.gain[goal.name], undecided)
