@@ -25,16 +25,15 @@ from queuesmith.engine.roofline import read_model_config, roofline_preset
 from queuesmith.engine.step_time import get_preset
 from queuesmith.errors import QueuesmithError
 from queuesmith.evaluation.evaluate import parse_loads
-from queuesmith.evolve.archive import FILE, Archive
-from queuesmith.evolve.candidate import Proposal
-from queuesmith.evolve.cells import TOTALS, Cell, CellResult
+from queuesmith.evolve.archive.archive import FILE, Archive
+from queuesmith.evolve.archive.schema import Member
+from queuesmith.evolve.candidate import Proposal, text_sha256
 from queuesmith.evolve.config import parse_config, read_config
-from queuesmith.evolve.evolution import read_judgements
-from queuesmith.evolve.form import check_form
-from queuesmith.evolve.gate import text_sha256
-from queuesmith.evolve.ledger import HeldOut, Ledger
+from queuesmith.evolve.diagnosis.evolution import read_judgements
+from queuesmith.evolve.gates.ledger import HeldOut, Ledger
 from queuesmith.evolve.run import begin, summary
-from queuesmith.evolve.schema import Member
+from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.scoring.cells import TOTALS, Cell, CellResult
 from queuesmith.limits import Limit
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy, split_policies

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from queuesmith.evolve import run
-from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.archive.archive import Archive
 
 from .toy import Aged, evaluator
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from queuesmith.evolve.ledger import HeldOut, Ledger
+from queuesmith.evolve.gates.ledger import HeldOut, Ledger
 
 
 def windows(number):

@@ -11,11 +11,10 @@ import pytest
 
 from queuesmith.engine.result import ITL_EDGES
 from queuesmith.errors import ConfigError
-from queuesmith.evolve.archive import FILE, Archive
-from queuesmith.evolve.candidate import Proposal
-from queuesmith.evolve.cells import TOTALS, Cell, CellResult, largest
-from queuesmith.evolve.gate import text_sha256
-from queuesmith.evolve.schema import Member, Verdict
+from queuesmith.evolve.archive.archive import FILE, Archive
+from queuesmith.evolve.archive.schema import Member, Verdict
+from queuesmith.evolve.candidate import Proposal, text_sha256
+from queuesmith.evolve.scoring.cells import TOTALS, Cell, CellResult, largest
 
 
 @pytest.fixture

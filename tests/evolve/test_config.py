@@ -17,10 +17,10 @@ from queuesmith.evolve.config import (
     with_seeds,
 )
 from queuesmith.evolve.estimate import estimate
-from queuesmith.evolve.program import Program
+from queuesmith.evolve.gp.program import Program
 from queuesmith.evolve.proposers import make_control, make_proposer
-from queuesmith.evolve.traffic import freeze_windows, pick_windows, tuning_traffic, who_wins
-from queuesmith.evolve.tuning import make_scale
+from queuesmith.evolve.scoring.scale import make_scale
+from queuesmith.evolve.scoring.traffic import freeze_windows, pick_windows, tuning_traffic, who_wins
 from queuesmith.window_sets import WindowSet
 
 from .toy import CONFIG, toy_config

@@ -14,13 +14,13 @@ from queuesmith.evaluation.evaluate import evaluate
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.samples import Samples
 from queuesmith.evaluation.score import gain_and_excess, search_score
-from queuesmith.evolve.bench import Bench, Measured
-from queuesmith.evolve.case import Case
-from queuesmith.evolve.cells import Cell, Configuration
-from queuesmith.evolve.diagnose import diagnose
-from queuesmith.evolve.nearest import rank_by_agreement, rank_by_times
-from queuesmith.evolve.payers import change, density, who_paid, worst_off
-from queuesmith.evolve.suggestions import configurations, lost_cells, suggest
+from queuesmith.evolve.diagnosis.diagnose import diagnose
+from queuesmith.evolve.diagnosis.nearest import rank_by_agreement, rank_by_times
+from queuesmith.evolve.diagnosis.payers import change, density, who_paid, worst_off
+from queuesmith.evolve.diagnosis.suggestions import configurations, lost_cells, suggest
+from queuesmith.evolve.gates.case import Case
+from queuesmith.evolve.gates.measurements import Bench, Measured
+from queuesmith.evolve.scoring.cells import Cell, Configuration
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 

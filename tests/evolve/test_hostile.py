@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from queuesmith.errors import CandidateError
-from queuesmith.evolve.containment import ANSWERED
-from queuesmith.evolve.form import check_form
-from queuesmith.evolve.sandbox import Sandbox
+from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.sandbox.containment import ANSWERED
+from queuesmith.evolve.sandbox.sandbox import Sandbox
 
 from .hostile.cells import small_job
 from .hostile.corpus import corpus

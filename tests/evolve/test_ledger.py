@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError
-from queuesmith.evolve.ledger import HeldOut, Ledger, Spent, ledger_path
+from queuesmith.evolve.gates.ledger import HeldOut, Ledger, Spent, ledger_path
 from queuesmith.window_sets import WindowSet
 
 from .kill_ledger import windows

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from queuesmith.errors import CandidateError, ConfigError
-from queuesmith.evolve import llm as module
 from queuesmith.evolve import run
-from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.candidate import Parent
-from queuesmith.evolve.form import check_form
-from queuesmith.evolve.llm import Llm
-from queuesmith.evolve.llm_budget import Budget, Prices, most_tokens
-from queuesmith.evolve.llm_call import MAX_BODY, import_openai
-from queuesmith.evolve.llm_prompt import Briefing, about_tokens, brief
-from queuesmith.evolve.traffic import tuning_traffic
-from queuesmith.evolve.tuning import make_scale
+from queuesmith.evolve.llm import proposer as module
+from queuesmith.evolve.llm.budget import Budget, Prices, most_tokens
+from queuesmith.evolve.llm.call import MAX_BODY, import_openai
+from queuesmith.evolve.llm.prompt import Briefing, about_tokens, brief
+from queuesmith.evolve.llm.proposer import Llm
+from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.scoring.scale import make_scale
+from queuesmith.evolve.scoring.traffic import tuning_traffic
 from queuesmith.window_sets import WindowSet
 
 from .llm_server import (
@@ -603,7 +603,7 @@ def test_a_question_shows_the_parent_where_it_lost_to_whom_and_its_tail():
 
 
 def test_every_field_and_function_that_a_policy_may_use_is_named():
-    from queuesmith.evolve.llm_prompt import _MEANING
+    from queuesmith.evolve.llm.prompt import _MEANING
     from queuesmith.policies.language import MATH_FUNCTIONS, ROWS
 
     (system, _) = (message["content"] for message in question())

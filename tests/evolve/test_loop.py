@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from queuesmith.evolve import run
-from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.candidate import Proposal
 from queuesmith.evolve.loop import TRACKS
 from queuesmith.evolve.selection import split

@@ -8,27 +8,28 @@ import numpy as np
 import pytest
 
 from queuesmith.errors import ConfigError, PolicyError, TraceError
-from queuesmith.evolve import evolution, run
-from queuesmith.evolve.archive import FILE, Archive
-from queuesmith.evolve.case import Case
+from queuesmith.evolve import run
+from queuesmith.evolve.archive.archive import FILE, Archive
+from queuesmith.evolve.candidate import text_sha256
 from queuesmith.evolve.champion import contenders
-from queuesmith.evolve.evolution import (
+from queuesmith.evolve.diagnosis import evolution
+from queuesmith.evolve.diagnosis.evolution import (
     find_champion,
     judgement_of,
     load_champion,
     read_judgements,
     tell,
 )
-from queuesmith.evolve.gate import text_sha256
-from queuesmith.evolve.progress import (
+from queuesmith.evolve.diagnosis.progress import (
     generations,
     lineage,
     population,
     stalled,
     verdicts,
 )
-from queuesmith.evolve.traffic import tuning_traffic
-from queuesmith.evolve.tuning import make_scale
+from queuesmith.evolve.gates.case import Case
+from queuesmith.evolve.scoring.scale import make_scale
+from queuesmith.evolve.scoring.traffic import tuning_traffic
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from queuesmith.evolve.bench import Bench
-from queuesmith.evolve.judgement import judge
-from queuesmith.evolve.ledger import Ledger
-from queuesmith.evolve.proof import _aims, _code, _table, markdown, plain, proof
+from queuesmith.evolve.gates.judge import judge
+from queuesmith.evolve.gates.ledger import Ledger
+from queuesmith.evolve.gates.measurements import Bench
+from queuesmith.evolve.gates.proof import _aims, _code, _table, markdown, plain, proof
 
 from .judged import GOOD_TEXT, policy, small_case, with_run
 

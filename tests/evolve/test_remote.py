@@ -10,11 +10,12 @@ import pytest
 from dask_cluster import dask_cluster, kill
 from queuesmith.backends import Backend, clusters
 from queuesmith.errors import ConfigError
-from queuesmith.evolve import remote, run
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.child import Request, SimulationJob
-from queuesmith.evolve.remote import RemoteSandbox, end_idle, try_candidate
-from queuesmith.evolve.sandbox import Sandbox
+from queuesmith.evolve import run
+from queuesmith.evolve.archive.archive import Archive
+from queuesmith.evolve.sandbox import remote
+from queuesmith.evolve.sandbox.child import Request, SimulationJob
+from queuesmith.evolve.sandbox.remote import RemoteSandbox, end_idle, try_candidate
+from queuesmith.evolve.sandbox.sandbox import Sandbox
 
 from .hostile.cells import SLOW, crowded_cell, small_job
 from .toy import TEXT, contents, toy_config, use_toys

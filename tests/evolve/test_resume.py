@@ -13,8 +13,8 @@ import pytest
 
 from queuesmith.errors import ConfigError
 from queuesmith.evolve import run
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.traffic import WINDOWS_FILE
+from queuesmith.evolve.archive.archive import Archive
+from queuesmith.evolve.scoring.traffic import WINDOWS_FILE
 
 from .toy import Aged, contents, evaluator, toy_config, use_toys
 

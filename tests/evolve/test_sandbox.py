@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import cache_folder, compile_policy
 from queuesmith.errors import ConfigError, EngineError
-from queuesmith.evolve import child
-from queuesmith.evolve.child import Request
-from queuesmith.evolve.containment import ANSWERED, DIED, TOO_LONG, TOO_SLOW, Ended
-from queuesmith.evolve.sandbox import Outcome, Sandbox, SimulationJob
-from queuesmith.evolve.worker import Lost
+from queuesmith.evolve.sandbox import child
+from queuesmith.evolve.sandbox.child import Request
+from queuesmith.evolve.sandbox.containment import ANSWERED, DIED, TOO_LONG, TOO_SLOW, Ended
+from queuesmith.evolve.sandbox.sandbox import Outcome, Sandbox, SimulationJob
+from queuesmith.evolve.sandbox.worker import Lost
 from queuesmith.metrics import ttft
 from queuesmith.policies import get_policy
 
@@ -342,7 +342,7 @@ def test_a_fork_sees_no_environment_no_descriptors_and_an_empty_folder(watched):
 
 def test_there_is_nothing_in_the_network_of_a_worker():
     script = (
-        "import socket\nfrom queuesmith.evolve.containment import leave_network\n"
+        "import socket\nfrom queuesmith.evolve.sandbox.containment import leave_network\n"
         "left = leave_network()\nprint(left, [name for _, name in socket.if_nameindex()])\n"
         "try:\n    socket.create_connection(('127.0.0.1', 9), 1)\n"
         "except OSError as error:\n    print(error.strerror)\n"
@@ -389,7 +389,7 @@ import sys, tempfile
 sys.path.insert(0, sys.argv[1])
 tempfile.tempdir = sys.argv[2]
 from evolve.hostile.cells import SLOW, crowded_cell, small_job
-from queuesmith.evolve.sandbox import Sandbox
+from queuesmith.evolve.sandbox.sandbox import Sandbox
 
 with Sandbox(small_job()) as sandbox:
     print("ready", *(worker._process.pid for worker in sandbox._workers), flush=True)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuesmith.evolve.scoring.scale import Standing, hopeless
 from queuesmith.evolve.selection import (
     Contender,
     lexicase,
@@ -13,7 +14,6 @@ from queuesmith.evolve.selection import (
     schedule,
     survivors,
 )
-from queuesmith.evolve.tuning import Standing, hopeless
 
 
 @st.composite

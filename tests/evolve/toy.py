@@ -12,10 +12,10 @@ from queuesmith.engine.compile import compile_policy
 from queuesmith.errors import PolicyError
 from queuesmith.evolve import run
 from queuesmith.evolve.candidate import Proposal
-from queuesmith.evolve.cells import CellResult
 from queuesmith.evolve.config import parse_config
-from queuesmith.evolve.evaluator import Evaluated
-from queuesmith.evolve.tuning import StopRule, hopeless
+from queuesmith.evolve.sandbox.evaluator import Evaluated
+from queuesmith.evolve.scoring.cells import CellResult
+from queuesmith.evolve.scoring.scale import StopRule, hopeless
 from queuesmith.policies.policy import load_text
 
 CONFIG = """

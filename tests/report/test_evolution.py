@@ -12,11 +12,11 @@ from rich.console import Console
 
 from evolve.told import finished_run
 from queuesmith.errors import ConfigError
-from queuesmith.evolve.evolution import tell
-from queuesmith.report.evolution import _sections, render_evolution, write_evolution
-from queuesmith.report.evolution_dots import _front, _label_places, thinned
-from queuesmith.report.evolution_figures import label, progress_figure, short
-from queuesmith.report.evolution_text import headline, print_diagnosis, sentences, suggestions
+from queuesmith.evolve.diagnosis.evolution import tell
+from queuesmith.evolve.page.dots import _front, _label_places, thinned
+from queuesmith.evolve.page.evolution import _sections, render_evolution, write_evolution
+from queuesmith.evolve.page.figures import label, progress_figure, short
+from queuesmith.evolve.page.text import headline, print_diagnosis, sentences, suggestions
 
 
 @pytest.fixture(scope="module")

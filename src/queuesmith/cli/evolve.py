@@ -95,7 +95,7 @@ def run(
         return _estimate(found, chosen.num_workers, json_)
     check_place(output or Path("runs"), "--output")
 
-    from queuesmith.evolve.archive import Archive
+    from queuesmith.evolve.archive.archive import Archive
     from queuesmith.evolve.run import begin
 
     if output is not None:

@@ -22,7 +22,7 @@ from queuesmith.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from queuesmith.evolve.gate import Gate
+    from queuesmith.evolve.gates.gate import Gate
 
 #: Largest result of an A/B that is read.
 MAX_BYTES = 1 << 30
@@ -72,12 +72,12 @@ def judge(
     json_
         Print the whole judgement as one JSON document instead of text.
     """
-    from queuesmith.evolve.archive import FILE
-    from queuesmith.evolve.case import find_case
+    from queuesmith.evolve.archive.archive import FILE
     from queuesmith.evolve.config import read_config
-    from queuesmith.evolve.gate import GATES
-    from queuesmith.evolve.judgement import judge as lead
-    from queuesmith.evolve.ledger import Ledger, ledger_path
+    from queuesmith.evolve.gates.case import find_case
+    from queuesmith.evolve.gates.gate import GATES
+    from queuesmith.evolve.gates.judge import judge as lead
+    from queuesmith.evolve.gates.ledger import Ledger, ledger_path
     from queuesmith.policies.policy import read_source
 
     if through not in GATES:
@@ -116,7 +116,7 @@ def judge(
             show=shown,
         )
 
-    from queuesmith.evolve.proof import markdown, plain, proof
+    from queuesmith.evolve.gates.proof import markdown, plain, proof
 
     document = plain(judgement.document())
     if folder is None:
@@ -148,7 +148,7 @@ def _print_gate(gate: "Gate") -> None:
 
 def _read_ab(path: Path) -> Mapping[str, Any]:
     """Read the result of an A/B."""
-    from queuesmith.evolve.real import SCHEMAS
+    from queuesmith.evolve.gates.real import SCHEMAS
 
     try:
         if path.stat().st_size > MAX_BYTES:

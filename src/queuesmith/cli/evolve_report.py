@@ -51,9 +51,9 @@ def report(
     json_
         Print evolution.json instead of sentences.
     """
-    from queuesmith.evolve.evolution import tell
-    from queuesmith.report.evolution import write_evolution
-    from queuesmith.report.evolution_text import headline, sentences
+    from queuesmith.evolve.diagnosis.evolution import tell
+    from queuesmith.evolve.page.evolution import write_evolution
+    from queuesmith.evolve.page.text import headline, sentences
 
     _check_run(folder)
     _check_workers(workers)
@@ -108,10 +108,10 @@ def diagnose(
     """
     from rich.console import Console
 
-    from queuesmith.evolve.case import Case
-    from queuesmith.evolve.diagnose import diagnose as look
-    from queuesmith.evolve.evolution import load_champion
-    from queuesmith.report.evolution_text import print_diagnosis
+    from queuesmith.evolve.diagnosis.diagnose import diagnose as look
+    from queuesmith.evolve.diagnosis.evolution import load_champion
+    from queuesmith.evolve.gates.case import Case
+    from queuesmith.evolve.page.text import print_diagnosis
 
     _check_run(folder)
     _check_workers(workers)
@@ -126,7 +126,7 @@ def diagnose(
 
 
 def _check_run(folder: Path) -> None:
-    from queuesmith.evolve.archive import FILE
+    from queuesmith.evolve.archive.archive import FILE
 
     if not (folder / FILE).is_file():
         raise ConfigError(

@@ -1,5 +1,6 @@
 """What passes between the loop and its proposers: texts of policy files, and who bred them."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -69,7 +70,7 @@ class Proposer(Protocol):
     ``llm_money``, ``wall_seconds``), and it reports what it has used as ``meta["usage"]``, a dict
     with the same names, of its proposals. An answer without a policy in it is a proposal, too.
     Its attribute `batch`, if it has one, is how many proposals it likes to be asked for at once.
-    One with an attribute `briefing` is given a `Briefing` of :mod:`queuesmith.evolve.llm_prompt`.
+    One with an attribute `briefing` is given a `Briefing` of :mod:`queuesmith.evolve.llm.prompt`.
     """
 
     @property
@@ -85,3 +86,8 @@ class Proposer(Protocol):
         `parents` is empty in the first generation.
         """
         ...
+
+
+def text_sha256(text: str) -> str:
+    """Hash the text of a policy file, as `Policy.sha256` does; nothing for no text."""
+    return hashlib.sha256(text.encode()).hexdigest() if text else ""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from queuesmith.evaluation.samples import Samples
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.cells import Cell, CellResult, Configuration, samples_of
+from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.loop import Loop
-from queuesmith.evolve.standing import Beside, Difference, Reference
-from queuesmith.evolve.tuning import Scale
+from queuesmith.evolve.scoring.cells import Cell, CellResult, Configuration, samples_of
+from queuesmith.evolve.scoring.scale import Scale
+from queuesmith.evolve.scoring.standing import Beside, Difference, Reference
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.evolve.config import EvolveConfig
 from queuesmith.evolve.loop import TRACKS
 from queuesmith.evolve.proposers import make_control, make_proposer
-from queuesmith.evolve.traffic import freeze_windows, tuning_traffic
+from queuesmith.evolve.scoring.traffic import freeze_windows, tuning_traffic
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 

@@ -24,13 +24,13 @@ import numpy as np
 
 from queuesmith.errors import PolicyError, QueuesmithError
 from queuesmith.evaluation.goals import GOALS
-from queuesmith.evolve.cells import Cell, CellResult
 from queuesmith.evolve.champion import make_reference, samples
 from queuesmith.evolve.config import EvolveConfig, read_config
-from queuesmith.evolve.evaluator import make_sandbox
-from queuesmith.evolve.standing import gain_of, guard_rows
-from queuesmith.evolve.traffic import freeze_windows, tuning_traffic
-from queuesmith.evolve.tuning import Limit, make_scale
+from queuesmith.evolve.sandbox.evaluator import make_sandbox
+from queuesmith.evolve.scoring.cells import Cell, CellResult
+from queuesmith.evolve.scoring.scale import Limit, make_scale
+from queuesmith.evolve.scoring.standing import gain_of, guard_rows
+from queuesmith.evolve.scoring.traffic import freeze_windows, tuning_traffic
 from queuesmith.policies.policy import read_source
 
 #: `combined_score` of a candidate that gives no result; of one that does, the least.
@@ -173,7 +173,7 @@ def evaluate(path: str | os.PathLike[str], config: str = "quick") -> dict[str, A
         * ``gains``: the same gain for every goal;
         * ``guards``: by configuration, the change of every guard beside FCFS's;
         * ``per_window``: the fitness on each window at each load by itself;
-        * ``status``: ``ok``, or as in `queuesmith.evolve.sandbox.Outcome`, or ``unreadable``;
+        * ``status``: ``ok``, as in `queuesmith.evolve.sandbox.sandbox.Outcome`, or ``unreadable``;
         * ``error``: one sentence, empty when the status is ``ok``.
 
         All numbers are finite; the same candidate has the same numbers every time.

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from queuesmith.errors import PolicyError
-from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.archive.archive import Archive
+from queuesmith.evolve.archive.schema import Candidate, Member, Verdict
 from queuesmith.evolve.candidate import Parent, Proposal, Proposer
-from queuesmith.evolve.cells import Cell, CellResult
 from queuesmith.evolve.config import CURRENCIES, EvolveConfig, Share
-from queuesmith.evolve.evaluator import Evaluated, Evaluator
-from queuesmith.evolve.llm_prompt import brief
-from queuesmith.evolve.schema import Candidate, Member, Verdict
+from queuesmith.evolve.llm.prompt import brief
+from queuesmith.evolve.sandbox.evaluator import Evaluated, Evaluator
+from queuesmith.evolve.scoring.cells import Cell, CellResult
+from queuesmith.evolve.scoring.scale import Limit, Scale
 from queuesmith.evolve.selection import (
     Contender,
     lexicase,
@@ -29,7 +30,6 @@ from queuesmith.evolve.selection import (
     split,
     survivors,
 )
-from queuesmith.evolve.tuning import Limit, Scale
 from queuesmith.evolve.verdict import count_nodes, judge
 
 #: Search and control: the same windows, the same budget, the same selection.

@@ -9,13 +9,13 @@ from queuesmith.errors import ConfigError, PolicyError, did_you_mean
 from queuesmith.evolve.candidate import Proposer
 from queuesmith.evolve.config import EvolveConfig, Share
 from queuesmith.evolve.files import Files
-from queuesmith.evolve.gp import Gp
-from queuesmith.evolve.llm import OPTIONS as LLM_OPTIONS
-from queuesmith.evolve.llm import Llm
-from queuesmith.evolve.program import Program
-from queuesmith.evolve.random_search import RandomSearch
-from queuesmith.evolve.terms import TERMS
-from queuesmith.evolve.variation import Space
+from queuesmith.evolve.gp.program import Program
+from queuesmith.evolve.gp.proposer import Gp
+from queuesmith.evolve.gp.random_search import RandomSearch
+from queuesmith.evolve.gp.terminals import TERMS
+from queuesmith.evolve.gp.variation import Space
+from queuesmith.evolve.llm.proposer import OPTIONS as LLM_OPTIONS
+from queuesmith.evolve.llm.proposer import Llm
 from queuesmith.traces.source import one_line
 
 CONTROL = "random"

@@ -16,18 +16,18 @@ from typing import Any
 from queuesmith._version import __version__
 from queuesmith.backends import Backend
 from queuesmith.errors import ConfigError, PolicyError
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.behaviour import behaviour
+from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.candidate import Proposal
 from queuesmith.evolve.champion import crown
 from queuesmith.evolve.config import EvolveConfig, parse_config
-from queuesmith.evolve.evaluator import EvaluatorFactory, make_sandbox
-from queuesmith.evolve.form import check_form
+from queuesmith.evolve.gp.behaviour import behaviour
 from queuesmith.evolve.loop import TRACKS, Loop, Progress
 from queuesmith.evolve.proposers import make_control, make_proposer
-from queuesmith.evolve.sandbox import Cell, Sandbox, SimulationJob
-from queuesmith.evolve.traffic import WINDOWS_FILE, freeze_windows, tuning_traffic, who_wins
-from queuesmith.evolve.tuning import Scale, Traffic, make_scale
+from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.sandbox.evaluator import EvaluatorFactory, make_sandbox
+from queuesmith.evolve.sandbox.sandbox import Cell, Sandbox, SimulationJob
+from queuesmith.evolve.scoring.scale import Scale, Traffic, make_scale
+from queuesmith.evolve.scoring.traffic import WINDOWS_FILE, freeze_windows, tuning_traffic, who_wins
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 from queuesmith.window_sets import WindowSet

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from queuesmith.evolve.tuning import Limit
+from queuesmith.evolve.scoring.scale import Limit
 
 
 @dataclass(frozen=True)

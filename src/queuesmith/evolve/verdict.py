@@ -2,7 +2,7 @@
 
 import ast
 
-from queuesmith.evolve.schema import Candidate, Verdict
+from queuesmith.evolve.archive.schema import Candidate, Verdict
 
 #: Parts of a text that count as nodes of its program.
 _COUNTED = (

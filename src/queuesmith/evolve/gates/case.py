@@ -1,0 +1,109 @@
+"""What policies are judged by: a configuration, its frozen windows, and a run if there was one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from queuesmith.errors import ConfigError
+from queuesmith.evolve.archive.archive import FILE, Archive
+from queuesmith.evolve.candidate import text_sha256
+from queuesmith.evolve.config import EvolveConfig, parse_config, read_config
+from queuesmith.evolve.gates.control import Pair
+from queuesmith.evolve.scoring.traffic import WINDOWS_FILE, freeze_windows
+from queuesmith.window_sets import WindowSet
+
+
+@dataclass(frozen=True)
+class Case:
+    """What candidates are judged by: a configuration, its windows, and the run if there was one.
+
+    Attributes
+    ----------
+    config : EvolveConfig
+    window_set : WindowSet
+    pairs : tuple of Pair
+        What search and control found, seed by seed; empty without a run.
+    lineage : mapping of str to sequence of mapping
+        Of each text that the search found, by hash: its ancestors, oldest first.
+    spent : mapping of str to float
+        What the run has used up.
+    """
+
+    config: EvolveConfig
+    window_set: WindowSet
+    pairs: tuple[Pair, ...] = ()
+    lineage: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    spent: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_run(cls, folder: Path) -> "Case":
+        """Read what a run has left in its folder.
+
+        Raises
+        ------
+        ConfigError
+            If there is no run, or its windows are others than it began with.
+        """
+        with Archive.read(folder) as archive:
+            run = archive.run()
+            config = parse_config(run["config"], f"the configuration in {folder}")
+            windows = WindowSet.load(folder / WINDOWS_FILE)
+            if windows.sha256 != run["windows_sha256"]:
+                raise ConfigError(
+                    f"{folder / WINDOWS_FILE} is not the one that the run began with; restore it"
+                )
+            windows = replace(windows, folder=Path(run["windows_folder"]))
+            lineage: dict[str, Sequence[Mapping[str, Any]]] = {}
+            pairs = []
+            for seed in config.seeds:
+                texts = {}
+                for track in ("search", "control"):
+                    rows = archive.rows(
+                        "SELECT candidate FROM champions WHERE seed = ? AND track = ?",
+                        (seed, track),
+                    )
+                    texts[track] = archive.candidate(rows[0][0]).text if rows else ""
+                    if rows and track == "search":
+                        lineage[text_sha256(texts[track])] = _ancestors(archive, rows[0][0])
+                used = [archive.num_evaluated(seed, track) for track in ("search", "control")]
+                pairs.append(Pair(seed, texts["search"], texts["control"], *used))
+            return cls(config, windows, tuple(pairs), lineage, archive.spent())
+
+    @classmethod
+    def of_config(cls, spec: str, folder: Path) -> "Case":
+        """Freeze the windows of a configuration into a folder; without a run, and so a control."""
+        config = read_config(spec)
+        return cls(config, freeze_windows(config, folder))
+
+
+def find_case(spec: str, folder: Path) -> Case:
+    """Read a run's folder, or a configuration, whose windows are then frozen into `folder`."""
+    if (Path(spec) / FILE).exists():
+        return Case.of_run(Path(spec))
+    if Path(spec).is_dir():
+        raise ConfigError(f"there is no run in {spec}; give the folder of one, or a configuration")
+    return Case.of_config(spec, folder)
+
+
+def _ancestors(archive: Archive, number: int) -> list[dict[str, Any]]:
+    """Return a candidate and all it was bred from, oldest first."""
+    seen: dict[int, dict[str, Any]] = {}
+    waiting = [number]
+    while waiting:
+        one = archive.candidate(waiting.pop())
+        if one.number in seen:
+            continue
+        seen[one.number] = {
+            "candidate": one.number,
+            "seed": one.seed,
+            "generation": one.generation,
+            "proposer": one.proposer,
+            "parents": list(one.parents),
+            "note": one.note,
+            "size": one.size,
+            "score": one.score,
+            "text_sha256": text_sha256(one.text),
+        }
+        waiting += one.parents
+    return [seen[key] for key in sorted(seen)]
