@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import CandidateError, PolicyError
 from queuesmith.evolve.sandbox import allow_list
-from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.sandbox.allow_list import MAX_BRACKETS, MAX_BYTES, check_form
 from queuesmith.policies import get_policy, policy_names
 from queuesmith.policies.policy import load_text
 
@@ -91,7 +91,7 @@ def victim_key(request, engine):
         (None, "a candidate is text, got NoneType"),
         ("", "there is no `waiting_key`"),
         (
-            KEY + "#" * allow_list.MAX_BYTES,
+            KEY + "#" * MAX_BYTES,
             "16,066 characters, more than the 16,000 of a candidate",
         ),
         ("# caf\u00e9\n" + KEY, "line 1: the character '\\xe9'; write plain ASCII"),
@@ -123,7 +123,7 @@ def test_a_text_is_refused_with_the_reason_and_the_line(text, message):
 
 
 def test_sizes_are_limits_and_not_beyond():
-    exact = KEY + "#" * (allow_list.MAX_BYTES - len(KEY))
+    exact = KEY + "#" * (MAX_BYTES - len(KEY))
     functions = [f"\n\ndef f{n}(x):\n    return x\n" for n in range(allow_list.MAX_FUNCTIONS)]
 
     check_form(exact)
@@ -132,9 +132,7 @@ def test_sizes_are_limits_and_not_beyond():
     assert "9 functions, more than the 8" in refusal(KEY + "".join(functions))
     check_form(hook("return 1" + " + 1" * 45))
     check_form(hook("x" * allow_list.MAX_WORD + " = 1", "return 1"))
-    check_form(
-        hook("return " + "(" * allow_list.MAX_BRACKETS + "1" + ")" * allow_list.MAX_BRACKETS)
-    )
+    check_form(hook("return " + "(" * MAX_BRACKETS + "1" + ")" * MAX_BRACKETS))
 
 
 def test_brackets_and_names_in_comments_and_docstrings_are_not_counted():

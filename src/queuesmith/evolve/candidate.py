@@ -13,53 +13,26 @@ _NO_META: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Proposal:
-    """The text of a policy file that nobody has tried yet.
-
-    Attributes
-    ----------
-    text : str
-    proposer : str
-        Name of who wrote it.
-    parents : tuple of int
-        Numbers of the candidates it was bred from.
-    note : str
-        One sentence on how it came about.
-    size : int
-        Nodes of its program; 0 when the proposer does not say.
-    meta : mapping of str to Any
-        Whatever JSON can hold: a genome, a prompt, an answer.
-    """
+    """The text of a policy file that nobody has tried yet."""
 
     text: str
-    proposer: str
-    parents: tuple[int, ...] = ()
-    note: str = ""
-    size: int = 0
+    proposer: str  # name of who wrote it
+    parents: tuple[int, ...] = ()  # numbers of the candidates it was bred from
+    note: str = ""  # one sentence on how it came about
+    size: int = 0  # nodes of its program; 0 when the proposer does not say
+    #: Whatever JSON can hold: a genome, a prompt, an answer.
     meta: Mapping[str, Any] = field(default_factory=lambda: _NO_META)
 
 
 @dataclass(frozen=True)
 class Parent:
-    """A candidate that has been scored and may be bred from.
+    """A candidate that has been scored and may be bred from."""
 
-    Attributes
-    ----------
-    number : int
-        In the archive.
-    text : str
-    score : float
-        Fitness on the windows of this generation, 0 for FCFS.
-    window_scores : tuple of float
-        The same score of each of those windows alone.
-    meta : mapping of str to Any
-        As proposed.
-    """
-
-    number: int
+    number: int  # in the archive
     text: str
-    score: float
-    window_scores: tuple[float, ...]
-    meta: Mapping[str, Any]
+    score: float  # fitness on the windows of this generation, 0 for FCFS
+    window_scores: tuple[float, ...]  # the same score of each of those windows alone
+    meta: Mapping[str, Any]  # as proposed
 
 
 class Proposer(Protocol):

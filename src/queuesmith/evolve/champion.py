@@ -15,23 +15,15 @@ from queuesmith.evolve.scoring.standing import Beside, Difference, Reference
 
 @dataclass(frozen=True)
 class Champion:
-    """The best candidate of a seed and track.
+    """The best candidate of a seed and track."""
 
-    Attributes
-    ----------
-    candidate : int
-        Its number.
-    score, low, high : float
-        The goal's gain over FCFS on all tuning windows, with its 95 % interval over windows.
-    reasons : tuple of str
-        The guards it breaks; a champion with any is only the least bad.
-    """
-
-    candidate: int
+    candidate: int  # its number
+    #: score, low, high: the goal's gain over FCFS on all tuning windows, with its 95 % interval
+    #: over windows.
     score: float
     low: float
     high: float
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...]  # the guards it breaks; a champion with any is only the least bad
 
     @property
     def clean(self) -> bool:

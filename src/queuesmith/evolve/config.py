@@ -41,28 +41,17 @@ def _number(default: Any = MISSING, *, least: float, most: float = float("inf"))
 
 @dataclass(frozen=True)
 class Source:
-    """Where requests come from.
+    """Where requests come from."""
 
-    Attributes
-    ----------
-    file : str
-        Under ``$QUEUESMITH_TRACES``, or ``NAME@model``.
-    stand_in : str
-        ``NAME@model`` to use where the file is missing; what it makes is called modelled.
-    num_requests : int
-        To draw from a model; 0 for the model's own choice.
-    num_windows, window_len : int
-        In each part; 0 for those of ``[windows]``.
-    parts : tuple of str
-        Those it is cut into; all three when left out. With ``["held_out"]`` alone it is traffic of
-        a kind that nothing was bred on.
-    """
-
-    file: str
+    file: str  # under ``$QUEUESMITH_TRACES``, or ``NAME@model``
+    #: ``NAME@model`` to use where the file is missing; what it makes is called modelled.
     stand_in: str = ""
-    num_requests: int = _number(0, least=0)
+    num_requests: int = _number(0, least=0)  # to draw from a model; 0 for the model's own choice
+    #: num_windows, window_len: in each part; 0 for those of ``[windows]``.
     num_windows: int = _number(0, least=0)
     window_len: int = _number(0, least=0)
+    #: Those it is cut into; all three when left out. With ``["held_out"]`` alone it is traffic of a
+    #: kind that nothing was bred on.
     parts: tuple[str, ...] = ()
 
     def entry(self, folder: Path | None) -> dict[str, Any]:
@@ -77,27 +66,18 @@ class Source:
 
 @dataclass(frozen=True)
 class Windows:
-    """How the traffic is cut; each part of a source comes from a period of its own.
+    """How the traffic is cut; each part of a source comes from a period of its own."""
 
-    Attributes
-    ----------
-    num_windows, window_len : int
-        In each part of each source, and requests in each.
-    per_generation : int
-        Tuning windows of each source that a generation is scored on; the next one takes others.
-    picked_from : int
-        Cut so many tuning windows and keep those `num_windows` on which different classics win;
-        0 to keep what is cut.
-    seed : int
-    tuning, validation, held_out : float
-        Shares of each source, in order of time.
-    """
-
+    #: num_windows, window_len: in each part of each source, and requests in each.
     num_windows: int = _number(8, least=1, most=1_000)
     window_len: int = _number(800, least=2, most=1_000_000)
+    #: Tuning windows of each source that a generation is scored on; the next one takes others.
     per_generation: int = _number(4, least=1)
+    #: Cut so many tuning windows and keep those `num_windows` on which different classics win; 0 to
+    #: keep what is cut.
     picked_from: int = _number(0, least=0, most=1_000)
     seed: int = _number(0, least=0)
+    #: tuning, validation, held_out: shares of each source, in order of time.
     tuning: float = _number(PARTS["tuning"], least=0.01, most=1)
     validation: float = _number(PARTS["validation"], least=0.01, most=1)
     held_out: float = _number(PARTS["held_out"], least=0.01, most=1)
@@ -117,35 +97,22 @@ class Windows:
 
 @dataclass(frozen=True)
 class Search:
-    """How the search goes on.
-
-    Attributes
-    ----------
-    generations : int
-    children : int
-        Candidates that each of search and control tries in a generation, over all islands.
-    islands : int
-        Populations that breed apart.
-    depth : int
-        A candidate leaves its island once so many others beat it: no larger, no lower in score,
-        no less clean of broken guards.
-    parents : int
-        Candidates of an island that a proposer may breed from in a generation.
-    migrate_every : int
-        Generations between two visits of each island's best to the next; 0 for never.
-    stop_early : bool
-        Stop a candidate once it is certain to be beaten; who survives does not change.
-    classics : tuple of str
-        Policies scored beside the search, for reference.
-    """
+    """How the search goes on."""
 
     generations: int = _number(20, least=1, most=1_000_000)
+    #: Candidates that each of search and control tries in a generation, over all islands.
     children: int = _number(40, least=1, most=100_000)
-    islands: int = _number(2, least=1, most=100)
+    islands: int = _number(2, least=1, most=100)  # populations that breed apart
+    #: A candidate leaves its island once so many others beat it: no larger, no lower in score, no
+    #: less clean of broken guards.
     depth: int = _number(6, least=1, most=1_000)
+    #: Candidates of an island that a proposer may breed from in a generation.
     parents: int = _number(12, least=1, most=1_000)
+    #: Generations between two visits of each island's best to the next; 0 for never.
     migrate_every: int = _number(5, least=0)
+    #: Stop a candidate once it is certain to be beaten; who survives does not change.
     stop_early: bool = True
+    #: Policies scored beside the search, for reference.
     classics: tuple[str, ...] = ("sjf", "aged_sjf", "residual_sjf", "hrrn", "las", "edf")
 
 

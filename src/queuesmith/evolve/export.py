@@ -44,10 +44,6 @@ class Judge:
     It costs seconds to make and keeps one child process; `close` ends that. For one thread at a
     time, and for the process that made it.
 
-    Parameters
-    ----------
-    config : EvolveConfig
-
     Raises
     ------
     QueuesmithError

@@ -42,32 +42,21 @@ _BREED, _CHOOSE = 1, 2
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """How far a run is."""
 
-    Attributes
-    ----------
-    seed, generation, generations : int
-        The generation is counted from 0.
-    best, control : float or None
-        Best score of the search and of the control in their last generation, no guard broken; None
-        while there is none.
-    evaluations, planned : int
-        Of all seeds and both tracks.
-    wall_seconds : float
-        Since the run began, while a process was at it.
-    left : mapping of str to float
-        Of each budget that has a cap.
-    """
-
+    #: seed, generation, generations: the generation is counted from 0.
     seed: int
     generation: int
     generations: int
+    #: best, control: best score of the search and of the control in their last generation, no guard
+    #: broken; None while there is none.
     best: float | None
     control: float | None
+    #: evaluations, planned: of all seeds and both tracks.
     evaluations: int
     planned: int
-    wall_seconds: float
-    left: Mapping[str, float]
+    wall_seconds: float  # since the run began, while a process was at it
+    left: Mapping[str, float]  # of each budget that has a cap
 
 
 class Loop:
@@ -75,13 +64,8 @@ class Loop:
 
     Parameters
     ----------
-    config : EvolveConfig
-    archive : Archive
-    scale : Scale
-    evaluator : Evaluator
     proposers : sequence of (Share, Proposer)
         Of the search.
-    control : Proposer
     check_form : callable
         Raises `PolicyError` for a text that must not be compiled.
     behaviour : callable

@@ -142,8 +142,6 @@ class Behaviours:
 
     Parameters
     ----------
-    config : EvolveConfig
-    traffic : Traffic
     stack : ExitStack
         Ends the process, which starts with the first text.
     """

@@ -15,11 +15,6 @@ from queuesmith.policies import Policy
 def rank_by_agreement(candidate: Policy, others: Sequence[Policy]) -> list[dict[str, Any]]:
     """Rank policies by how often they order two waiting requests as the candidate does.
 
-    Parameters
-    ----------
-    candidate : Policy
-    others : sequence of Policy
-
     Returns
     -------
     list of dict

@@ -32,7 +32,6 @@ def who_paid(
     ----------
     mine, fcfs : Measured
         On the same traffic.
-    traffic : Traffic
     only : Configuration, optional
         This one alone.
 

@@ -24,7 +24,6 @@ def generations(archive: Archive, scale: Scale | None) -> list[dict[str, Any]]:
 
     Parameters
     ----------
-    archive : Archive
     scale : Scale or None
         Of all tuning windows, if the traffic is at hand.
 

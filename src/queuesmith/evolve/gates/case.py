@@ -16,25 +16,14 @@ from queuesmith.window_sets import WindowSet
 
 @dataclass(frozen=True)
 class Case:
-    """What candidates are judged by: a configuration, its windows, and the run if there was one.
-
-    Attributes
-    ----------
-    config : EvolveConfig
-    window_set : WindowSet
-    pairs : tuple of Pair
-        What search and control found, seed by seed; empty without a run.
-    lineage : mapping of str to sequence of mapping
-        Of each text that the search found, by hash: its ancestors, oldest first.
-    spent : mapping of str to float
-        What the run has used up.
-    """
+    """What candidates are judged by: a configuration, its windows, and the run if there was one."""
 
     config: EvolveConfig
     window_set: WindowSet
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[Pair, ...] = ()  # what search and control found, seed by seed; empty without a run
+    #: Of each text that the search found, by hash: its ancestors, oldest first.
     lineage: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    spent: Mapping[str, float] = field(default_factory=dict)
+    spent: Mapping[str, float] = field(default_factory=dict)  # what the run has used up
 
     @classmethod
     def of_run(cls, folder: Path) -> "Case":

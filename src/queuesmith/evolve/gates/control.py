@@ -39,9 +39,6 @@ def control(
 
     Parameters
     ----------
-    policy : Policy
-    bench : Bench
-    pairs : sequence of Pair
     load : callable
         Makes a policy of a name and a text.
 

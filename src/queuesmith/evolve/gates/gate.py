@@ -20,24 +20,14 @@ GATES = {
 
 @dataclass(frozen=True)
 class Gate:
-    """What came of one gate.
+    """What came of one gate."""
 
-    Attributes
-    ----------
-    gate, name : str
-        A key of ``GATES`` and its value.
-    passed : bool or None
-        None when it was not run.
-    sentence : str
-        Why, in one sentence.
-    saw : mapping of str to Any
-        What it was decided on, as JSON can hold it.
-    """
-
+    #: gate, name: a key of ``GATES`` and its value.
     gate: str
     name: str
-    passed: bool | None
-    sentence: str
+    passed: bool | None  # none when it was not run
+    sentence: str  # why, in one sentence
+    #: What it was decided on, as JSON can hold it.
     saw: Mapping[str, Any] = field(default_factory=dict)
 
     @property

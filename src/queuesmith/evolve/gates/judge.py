@@ -29,34 +29,18 @@ CLOSED = "G5"
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came of judging one policy.
-
-    Attributes
-    ----------
-    name, text : str
-    case : Case
-    gates : tuple of Gate
-        Those that were tried, in order.
-    competition : sequence of mapping
-        How what the seeds found ranked, if the best of them was to be judged.
-    ledger : sequence of mapping
-        The entries about these held-out windows.
-    spent : bool
-        Whether the held-out windows had been opened before.
-    through : str
-        The last gate that was asked for.
-    does : sequence of mapping
-        Whom it admits first in typical queues, once the held-out windows were opened.
-    """
+    """What came of judging one policy."""
 
     name: str
     text: str
     case: Case
-    gates: tuple[Gate, ...]
+    gates: tuple[Gate, ...]  # those that were tried, in order
+    #: How what the seeds found ranked, if the best of them was to be judged.
     competition: Sequence[Mapping[str, Any]] = ()
-    ledger: Sequence[Mapping[str, Any]] = ()
-    spent: bool = False
-    through: str = CLOSED
+    ledger: Sequence[Mapping[str, Any]] = ()  # the entries about these held-out windows
+    spent: bool = False  # whether the held-out windows had been opened before
+    through: str = CLOSED  # the last gate that was asked for
+    #: Whom it admits first in typical queues, once the held-out windows were opened.
     does: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -157,11 +141,9 @@ def judge(
 
     Parameters
     ----------
-    case : Case
     candidate : (str, str), optional
         Name and text. When left out, what the seeds of the run found competes on validation
         windows, and the best is judged.
-    ledger : Ledger
     through : str
         The last gate; held-out windows are opened for G6 and G7 only.
     go_on : bool
@@ -172,7 +154,6 @@ def judge(
         What it is held against from G3 on, besides those of the configuration.
     measured : callable, optional
         Returns the result of an A/B in real vLLM, or None.
-    workers : int, optional
     progress, show : callable, optional
         Called with what is being done, and with each gate.
 

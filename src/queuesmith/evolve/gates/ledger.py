@@ -57,15 +57,10 @@ def ledger_path(given: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The held-out windows of a set: what an opening is about.
+    """The held-out windows of a set: what an opening is about."""
 
-    Attributes
-    ----------
-    windows : tuple of (str, int, int, str)
-        Of each window the hash of its source, its first row there, how many it has, and the hash
-        of its rows; in one order, whatever the order of the sources.
-    """
-
+    #: Of each window the hash of its source, its first row there, how many it has, and the hash of
+    #: its rows; in one order, whatever the order of the sources.
     windows: tuple[tuple[str, int, int, str], ...]
 
     @classmethod
@@ -105,18 +100,10 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Opening:
-    """Held-out windows that have just been opened; `Ledger.close` writes what was seen.
+    """Held-out windows that have just been opened; `Ledger.close` writes what was seen."""
 
-    Attributes
-    ----------
-    entry : mapping
-        As written.
-    spent : bool
-        Whether they had been opened before.
-    """
-
-    entry: Mapping[str, Any]
-    spent: bool
+    entry: Mapping[str, Any]  # as written
+    spent: bool  # whether they had been opened before
 
 
 class Ledger:
@@ -180,12 +167,10 @@ class Ledger:
 
         Parameters
         ----------
-        held_out : HeldOut
         what : mapping
             Who looks and how, as JSON can hold it: policy, its hash, engine, loads.
         spent : bool
             Open them although somebody has before; the entry says so.
-        now : datetime, optional
 
         Raises
         ------

@@ -43,23 +43,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What a policy did in every configuration of a part.
-
-    Attributes
-    ----------
-    policy : Policy
-    samples : mapping of Configuration to Samples
-    queued, step : mapping of Configuration to float
-        Mean queued time of a request and mean length of a step, s.
-    beside : Beside
-        How it stands beside FCFS there.
-    """
+    """What a policy did in every configuration of a part."""
 
     policy: Policy
     samples: Mapping[Configuration, Samples]
+    #: queued, step: mean queued time of a request and mean length of a step, s.
     queued: Mapping[Configuration, float]
     step: Mapping[Configuration, float]
-    beside: Beside
+    beside: Beside  # how it stands beside FCFS there
 
 
 class Bench:
@@ -67,7 +58,6 @@ class Bench:
 
     Parameters
     ----------
-    config : EvolveConfig
     window_set : WindowSet
         With its folder, as `queuesmith.evolve.scoring.traffic.freeze_windows` returns it.
     workers : int, optional

@@ -26,7 +26,6 @@ def proof(judgement: Judgement, command: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    judgement : Judgement
     command : str
         That makes the sheet again.
     """

@@ -43,18 +43,11 @@ class StressWindow:
 
 @dataclass(frozen=True)
 class Wait:
-    """The largest waits of one stress window, in seconds.
-
-    Attributes
-    ----------
-    window : str
-    ttft, e2el : float
-        Largest time to the first token, and to the last: who is displaced again and again waits
-        after its first token.
-    ttft_fcfs, e2el_fcfs : float
-    """
+    """The largest waits of one stress window, in seconds."""
 
     window: str
+    #: ttft, e2el: largest time to the first token, and to the last: who is displaced again and
+    #: again waits after its first token.
     ttft: float
     e2el: float
     ttft_fcfs: float
@@ -84,8 +77,6 @@ def stress_windows(
     ----------
     config, step_time
         The engine; prompts are as long as its context and its KV cache allow, at most 32,000.
-    output_length : OutputLengthKnowledge
-    seed : int
     """
     longest = max(2, min(32_000, config.max_model_len // 2, config.kv_tokens // 2))
     # A share of the longest, so that every engine has short and long ones.

@@ -30,23 +30,14 @@ MAX_WAITING, MAX_RUNNING = 24, 12
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Requests of one kind with the engine row that each is asked about with, queue after queue.
+    """Requests of one kind with the engine row that each is asked about with, queue after queue."""
 
-    Attributes
-    ----------
-    requests, engines : sequences of objects with the fields of the two rows
-        Within a queue in the order in which an engine breaks ties: waiting requests by arrival,
-        running ones by admission.
-    queue : (num_rows,) int64
-        Which queue each is in, rising.
-    hook : str
-        Whose terms `values` are.
-    """
-
+    #: requests, engines: within a queue in the order in which an engine breaks ties: waiting
+    #: requests by arrival, running ones by admission.
     requests: Sequence[Any]
     engines: Sequence[Any]
-    queue: NDArray[np.int64]
-    hook: str
+    queue: NDArray[np.int64]  # (num_rows,) int64: Which queue each is in, rising
+    hook: str  # whose terms `values` are
 
     @cached_property
     def values(self) -> dict[str, NDArray[np.float64]]:
@@ -61,12 +52,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Queues:
-    """States of an engine: who waits, who runs, and the engine row.
-
-    Attributes
-    ----------
-    waiting, running : Rows
-    """
+    """States of an engine: who waits, who runs, and the engine row."""
 
     waiting: Rows
     running: Rows
@@ -202,13 +188,7 @@ def ask(policy: Policy, hook: str, rows: Rows) -> NDArray[np.float64]:
 
 
 def draw_queues(num_queues: int, rng: np.random.Generator) -> Queues:
-    """Draw states of engines: lengths, loads, cache hits and preemptions of all kinds.
-
-    Parameters
-    ----------
-    num_queues : int
-    rng : numpy.random.Generator
-    """
+    """Draw states of engines: lengths, loads, cache hits and preemptions of all kinds."""
     return Queues.of([_draw_state(rng) for _ in range(num_queues)])
 
 

@@ -100,8 +100,6 @@ def tune(
     scored : sequence of Scored
         Who has survived. Those that were tuned before, and their scores, are what "cmaes" learns
         from; whom it does not find there was worse than those it does.
-    count : int
-    rng : numpy.random.Generator
     method : str
         "gaussian": steps of one size about the best. "cmaes": CMA-ES, one generation for each
         call, begun anew when another shape is the best.

@@ -35,20 +35,11 @@ ARITY: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A tree: an operation on smaller trees, a term by name, or a constant.
+    """A tree: an operation on smaller trees, a term by name, or a constant."""
 
-    Attributes
-    ----------
-    name : str
-        A key of ``ARITY`` or ``TERMS``, or ``CONSTANT``.
-    children : tuple of Node
-    value : float
-        Of a constant; 0 otherwise.
-    """
-
-    name: str
+    name: str  # a key of ``ARITY`` or ``TERMS``, or ``CONSTANT``
     children: tuple["Node", ...] = ()
-    value: float = 0.0
+    value: float = 0.0  # of a constant; 0 otherwise
 
     @property
     def is_constant(self) -> bool:
@@ -98,17 +89,10 @@ def rounded(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a program's policy does: whom it admits first, and whom it preempts first.
-
-    Attributes
-    ----------
-    waiting_key : Node
-    victim_key : Node, optional
-        vLLM's own rule without it.
-    """
+    """What a program's policy does: whom it admits first, and whom it preempts first."""
 
     waiting_key: Node
-    victim_key: Node | None = None
+    victim_key: Node | None = None  # vLLM's own rule without it
 
     @property
     def trees(self) -> dict[str, Node]:
@@ -174,10 +158,8 @@ def evaluate(
 
     Parameters
     ----------
-    tree : Node
     values : mapping of str to (num_rows,) float64
         Of `queuesmith.evolve.gp.terminals.term_values`.
-    num_rows : int
 
     Returns
     -------

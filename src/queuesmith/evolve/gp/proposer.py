@@ -50,26 +50,16 @@ class Bred(NamedTuple):
 
 @dataclass(frozen=True)
 class Gp:
-    """Breeds programs by crossover and mutation.
+    """Breeds programs by crossover and mutation."""
 
-    Attributes
-    ----------
-    space : Space
-        Which programs there are.
-    constants : str
-        How the constants of the best are tuned: "gaussian", or "cmaes", which needs that package.
-    tuned_share, fresh_share : float
-        Shares of the children that are the best one with other constants, and that are drawn
-        from nothing.
-    start : tuple of Program
-        Programs to start from before the classics. The control is not given them.
-    name : str
-    """
-
-    space: Space = field(default_factory=Space)
+    space: Space = field(default_factory=Space)  # which programs there are
+    #: How the constants of the best are tuned: "gaussian", or "cmaes", which needs that package.
     constants: str = "gaussian"
+    #: tuned_share, fresh_share: shares of the children that are the best one with other constants,
+    #: and that are drawn from nothing.
     tuned_share: float = 0.15
     fresh_share: float = 0.05
+    #: Programs to start from before the classics. The control is not given them.
     start: tuple[Program, ...] = ()
     name: str = "gp"
 
@@ -168,11 +158,8 @@ def collect(bred: Iterator[Bred], proposer: str, known: set[str], count: int) ->
 
     Parameters
     ----------
-    bred : iterator of Bred
-    proposer : str
     known : set of str
         Behaviours that are not wanted again.
-    count : int
     """
     proposals: list[Proposal] = []
     seen = set(known)
@@ -218,7 +205,6 @@ def lexicase(scores: NDArray[np.float64], rng: np.random.Generator) -> int:
     ----------
     scores : (num_candidates, num_windows) float64
         NaN is worse than anything.
-    rng : numpy.random.Generator
 
     References
     ----------

@@ -18,15 +18,9 @@ from queuesmith.evolve.gp.variation import Space
 
 @dataclass(frozen=True)
 class RandomSearch:
-    """Draws programs and learns nothing.
+    """Draws programs and learns nothing."""
 
-    Attributes
-    ----------
-    space : Space
-        Which programs there are; the one of the search that this is a control of.
-    name : str
-    """
-
+    #: Which programs there are; the one of the search that this is a control of.
     space: Space = field(default_factory=Space)
     name: str = "random"
 

@@ -23,41 +23,21 @@ KNOWLEDGE = ("deadlines", "predictions")
 
 @dataclass(frozen=True)
 class Term:
-    """A number without a unit that a program can see.
+    """A number without a unit that a program can see."""
 
-    Attributes
-    ----------
-    name : str
-        Of the variable in the policy file.
-    expression : str
-        In the policy language, over `request`, `engine` and quantities.
-    meaning : str
-        The comment above that line.
-    knows : str
-        What a policy that reads it knows, for the docstring.
-    low, high : float
-        The least and the largest value in any reachable state. `low` holds by construction, for
-        any row within the contract; `high` takes the engine's word that its fields agree.
-    uses : tuple of str
-        Quantities.
-    hooks : tuple of str
-        Hooks in which it says something.
-    is_common : bool
-        Whether it is the same for all requests of a step.
-    needs : str
-        One of ``KNOWLEDGE``, or empty.
-    """
-
-    name: str
-    expression: str
-    meaning: str
-    knows: str
+    name: str  # of the variable in the policy file
+    expression: str  # in the policy language, over `request`, `engine` and quantities
+    meaning: str  # the comment above that line
+    knows: str  # what a policy that reads it knows, for the docstring
+    #: low, high: the least and the largest value in any reachable state. `low` holds by
+    #: construction, for any row within the contract; `high` takes the engine's word that its fields
+    #: agree.
     low: float = 0.0
     high: float = math.inf
-    uses: tuple[str, ...] = ()
-    hooks: tuple[str, ...] = HOOKS
-    is_common: bool = False
-    needs: str = ""
+    uses: tuple[str, ...] = ()  # quantities
+    hooks: tuple[str, ...] = HOOKS  # hooks in which it says something
+    is_common: bool = False  # whether it is the same for all requests of a step
+    needs: str = ""  # one of ``KNOWLEDGE``, or empty
 
 
 #: Lines that terms are made of, which have a unit.
@@ -318,11 +298,6 @@ def term_values(
     hook: str, requests: Sequence[Any], engines: Sequence[Any]
 ) -> dict[str, NDArray[np.float64]]:
     """Compute every term of a hook on pairs of rows, by its own line in plain Python.
-
-    Parameters
-    ----------
-    hook : str
-    requests, engines : sequences of plain objects with the fields of the rows, of equal length
 
     Returns
     -------

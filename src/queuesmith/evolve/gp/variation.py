@@ -75,18 +75,11 @@ CLASSICS: Mapping[str, Program] = {
 
 @dataclass(frozen=True)
 class Space:
-    """Which programs there are to be searched.
+    """Which programs there are to be searched."""
 
-    Attributes
-    ----------
-    knowledge : tuple of str
-        What the traffic tells besides what every engine knows: "deadlines", "predictions".
-    victims : bool
-        Whether programs may choose whom to preempt.
-    """
-
+    #: What the traffic tells besides what every engine knows: "deadlines", "predictions".
     knowledge: tuple[str, ...] = ()
-    victims: bool = True
+    victims: bool = True  # whether programs may choose whom to preempt
 
     def terms(self, hook: str) -> tuple[str, ...]:
         """Return the names of the terms that a hook may read."""
@@ -121,8 +114,6 @@ def random_program(space: Space, rng: np.random.Generator, depth: int, *, full: 
 
     Parameters
     ----------
-    space : Space
-    rng : numpy.random.Generator
     depth : int
         Of its trees, at most.
     full : bool

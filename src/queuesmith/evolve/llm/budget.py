@@ -57,7 +57,6 @@ class Budget:
     ----------
     left : mapping of str to float
         Of each budget in force: `CAPS` and ``wall_seconds``, which starts to run here.
-    prices : Prices
 
     Raises
     ------

@@ -31,38 +31,19 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where questions go, and how patiently.
+    """Where questions go, and how patiently."""
 
-    Attributes
-    ----------
-    base_url : str
-        Up to and without ``/chat/completions``.
-    model : str
-    key : str
-        Never part of a text, error or representation that leaves this module.
-    call_seconds : float
-        Deadline of a request, from connecting to the last byte.
-    attempts : int
-        Requests for one question at most.
-    backoff_seconds : float
-        Before the second attempt, on average; doubled before each further one.
-    answer_tokens : int
-        The answer is cut off there.
-    limit_field : str
-        How the endpoint calls that limit: ``max_tokens`` or ``max_completion_tokens``.
-    temperature : float or None
-        None for the model's own.
-    """
-
-    base_url: str
+    base_url: str  # up to and without ``/chat/completions``
     model: str
-    key: str
-    call_seconds: float = 120.0
-    attempts: int = 4
+    key: str  # never part of a text, error or representation that leaves this module
+    call_seconds: float = 120.0  # deadline of a request, from connecting to the last byte
+    attempts: int = 4  # requests for one question at most
+    #: Before the second attempt, on average; doubled before each further one.
     backoff_seconds: float = 2.0
-    answer_tokens: int = 4_000
+    answer_tokens: int = 4_000  # the answer is cut off there
+    #: How the endpoint calls that limit: ``max_tokens`` or ``max_completion_tokens``.
     limit_field: str = "max_tokens"
-    temperature: float | None = None
+    temperature: float | None = None  # none for the model's own
 
     def __repr__(self) -> str:
         return f"Endpoint({self.base_url!r}, {self.model!r})"

@@ -92,27 +92,16 @@ Or answer with a whole new file in one ```python block. Do not repeat a policy t
 
 @dataclass(frozen=True)
 class Briefing:
-    """What the archive knows that parents do not carry.
+    """What the archive knows that parents do not carry."""
 
-    Attributes
-    ----------
-    classics : mapping of str to mapping of str to float
-        Scores of classics, by policy and by the name of the cell, a window at a load.
-    parents : mapping of int to mapping of str to float
-        The same of parents, by number.
-    broken : mapping of int to str
-        Which guard a parent breaks; parents that break none are left out.
-    tried : tuple of str
-        What became of the latest candidates, a sentence each.
-    aim : str
-        Of `aim_text`.
-    """
-
+    #: Scores of classics, by policy and by the name of the cell, a window at a load.
     classics: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: _NONE)
+    #: The same of parents, by number.
     parents: Mapping[int, Mapping[str, float]] = field(default_factory=lambda: _NONE)
+    #: Which guard a parent breaks; parents that break none are left out.
     broken: Mapping[int, str] = field(default_factory=lambda: _NONE)
-    tried: tuple[str, ...] = ()
-    aim: str = field(default_factory=lambda: aim_text(GOALS[DEFAULT_GOAL], GUARDS))
+    tried: tuple[str, ...] = ()  # what became of the latest candidates, a sentence each
+    aim: str = field(default_factory=lambda: aim_text(GOALS[DEFAULT_GOAL], GUARDS))  # of `aim_text`
 
 
 def brief(
@@ -130,7 +119,6 @@ def brief(
 
     Parameters
     ----------
-    archive, scale
     windows : sequence of int
         Of the generation that is proposed for.
     parents : sequence of Parent
@@ -216,7 +204,6 @@ def write_prompt(
         Whose it is; None for a classic to start from.
     other : Parent, optional
         A second policy to take ideas from.
-    briefing : Briefing
     changes : bool
         Ask for changes to `text`, not for a whole file.
     most_tokens : int

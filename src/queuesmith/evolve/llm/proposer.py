@@ -42,45 +42,26 @@ MAX_FAILURES = 3
 
 @dataclass(frozen=True)
 class Options:
-    """What a configuration may say under ``options``.
+    """What a configuration may say under ``options``."""
 
-    Attributes
-    ----------
-    base_url, model : str
-        The environment's when empty.
-    input_price, output_price : float
-        Per million tokens, in the currency of the budget's `llm_money`.
-    answer_tokens, prompt_tokens : int
-        Most tokens of an answer, and about the most of a question.
-    changes : float
-        Share of questions that ask for changes to the parent instead of a whole file.
-    temperature : float or None
-        The model's own when left out.
-    limit_field : str
-        What the endpoint calls `answer_tokens`: ``max_tokens``, or ``max_completion_tokens``.
-    call_seconds : float
-        Deadline of one request.
-    attempts : int
-        Requests for one question at most.
-    backoff_seconds : float
-        Wait before the second attempt; doubled before each further one.
-    at_once : int
-        Questions under way at the same time.
-    """
-
+    #: base_url, model: the environment's when empty.
     base_url: str = ""
     model: str = ""
+    #: input_price, output_price: per million tokens, in the currency of the budget's `llm_money`.
     input_price: float = 0.0
     output_price: float = 0.0
+    #: answer_tokens, prompt_tokens: most tokens of an answer, and about the most of a question.
     answer_tokens: int = 4_000
     prompt_tokens: int = 6_000
+    #: Share of questions that ask for changes to the parent instead of a whole file.
     changes: float = 0.3
-    temperature: float | None = None
+    temperature: float | None = None  # the model's own when left out
+    #: What the endpoint calls `answer_tokens`: ``max_tokens``, or ``max_completion_tokens``.
     limit_field: str = "max_tokens"
-    call_seconds: float = 120.0
-    attempts: int = 4
-    backoff_seconds: float = 2.0
-    at_once: int = 1
+    call_seconds: float = 120.0  # deadline of one request
+    attempts: int = 4  # requests for one question at most
+    backoff_seconds: float = 2.0  # wait before the second attempt; doubled before each further one
+    at_once: int = 1  # questions under way at the same time
 
 
 #: Least and most of each number.

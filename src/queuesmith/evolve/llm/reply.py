@@ -25,36 +25,16 @@ _NOTHING = Usage()
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of one question.
+    """What came of one question."""
 
-    Attributes
-    ----------
-    text : str
-        The answer; empty when there is none.
-    problem : str
-        Why there is none, in one line; empty when there is one.
-    usage : Usage
-        Of all its attempts.
-    model : str
-        Which model says that it has answered.
-    tokens : (int, int) or None
-        Of prompt and answer, as the endpoint counts.
-    finish : str
-        ``length`` for an answer that was cut off.
-    attempts : tuple of str
-        What came of each attempt.
-    hopeless : bool
-        Asking anything else would end the same way.
-    """
-
-    text: str = ""
-    problem: str = ""
-    usage: Usage = _NOTHING
-    model: str = ""
-    tokens: tuple[int, int] | None = None
-    finish: str = ""
-    attempts: tuple[str, ...] = ()
-    hopeless: bool = False
+    text: str = ""  # the answer; empty when there is none
+    problem: str = ""  # why there is none, in one line; empty when there is one
+    usage: Usage = _NOTHING  # of all its attempts
+    model: str = ""  # which model says that it has answered
+    tokens: tuple[int, int] | None = None  # of prompt and answer, as the endpoint counts
+    finish: str = ""  # ``length`` for an answer that was cut off
+    attempts: tuple[str, ...] = ()  # what came of each attempt
+    hopeless: bool = False  # asking anything else would end the same way
 
     @property
     def asked(self) -> bool:

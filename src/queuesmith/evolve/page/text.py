@@ -139,7 +139,6 @@ def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
     ----------
     document : mapping
         Of schema ``queuesmith.diagnosis/1``.
-    console : rich.console.Console
     """
     for one in suggestions(document):
         color = _COLORS.get(one["kind"], "")

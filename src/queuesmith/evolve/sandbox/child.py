@@ -59,17 +59,10 @@ ENDED = struct.Struct("<BBdI")  # how, code, CPU seconds, peak MiB; then the ans
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One window at one load on one engine.
+    """One window at one load on one engine."""
 
-    Attributes
-    ----------
-    workload : Workload
-        From `queuesmith.engine.prepare`, with arrivals scaled to the load, and what may be known of
-        output lengths.
-    config : EngineConfig
-    step_time : StepTime
-    """
-
+    #: From `queuesmith.engine.prepare`, with arrivals scaled to the load, and what may be known of
+    #: output lengths.
     workload: Workload
     config: EngineConfig
     step_time: StepTime
@@ -133,23 +126,15 @@ QUESTIONS: Mapping[str, Callable[[Policy], str]] = {
 
 @dataclass(frozen=True, eq=False)
 class SimulationJob:
-    """What every candidate is to serve. Held-out windows have no place in it.
-
-    Attributes
-    ----------
-    cells : tuple of Cell
-    stop : callable, optional
-        ``stop(numbers, values, limit)`` says after each cell whether a candidate need not run any
-        further: `numbers` are the cells it was to serve, `values` what was read from those it has
-        served, `limit` what `Sandbox.run` was given with it. It must pickle. Since it is asked
-        beside the candidate, whoever reads an outcome that was stopped asks it again.
-    given_read : Read, optional
-        The times to first token when left out.
-    """
+    """What every candidate is to serve. Held-out windows have no place in it."""
 
     cells: tuple[Cell, ...]
+    #: ``stop(numbers, values, limit)`` says after each cell whether a candidate need not run any
+    #: further: `numbers` are the cells it was to serve, `values` what was read from those it has
+    #: served, `limit` what `Sandbox.run` was given with it. It must pickle. Since it is asked
+    #: beside the candidate, whoever reads an outcome that was stopped asks it again.
     stop: StopRule | None = None
-    given_read: Read | None = None
+    given_read: Read | None = None  # the times to first token when left out
 
     @property
     def read(self) -> Read:

@@ -33,47 +33,23 @@ _NOBODY = 65534
 
 @dataclass(frozen=True)
 class Limits:
-    """What one contained process may use.
+    """What one contained process may use."""
 
-    Attributes
-    ----------
-    cpu_seconds : int
-        Of processor time; also the precision of the limit.
-    wall_seconds : float
-        From its start to its answer.
-    memory_mib : int
-        On top of what the forking process has.
-    answer_bytes : int
-    """
-
-    cpu_seconds: int
-    wall_seconds: float
-    memory_mib: int
+    cpu_seconds: int  # of processor time; also the precision of the limit
+    wall_seconds: float  # from its start to its answer
+    memory_mib: int  # on top of what the forking process has
     answer_bytes: int
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a contained process ended, as its parent saw it.
+    """How a contained process ended, as its parent saw it."""
 
-    Attributes
-    ----------
-    how : int
-        `ANSWERED`, `DIED`, `TOO_SLOW` or `TOO_LONG`.
-    code : int
-        Number of the signal that killed it, else 0.
-    cpu_seconds : float
-    peak_mib : int
-        Resident memory, that of the forking process included.
-    answer : bytes
-        Whatever it wrote: nothing of it is to be believed.
-    """
-
-    how: int
-    code: int
+    how: int  # `ANSWERED`, `DIED`, `TOO_SLOW` or `TOO_LONG`
+    code: int  # number of the signal that killed it, else 0
     cpu_seconds: float
-    peak_mib: int
-    answer: bytes
+    peak_mib: int  # resident memory, that of the forking process included
+    answer: bytes  # whatever it wrote: nothing of it is to be believed
 
 
 class ParentGone(Exception):
@@ -89,7 +65,6 @@ def contained(
     ----------
     work : callable
         What it does to this process's memory is lost with the fork.
-    limits : Limits
     folder : str
         Working folder of the fork.
     watched : int, optional

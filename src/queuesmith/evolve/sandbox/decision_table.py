@@ -23,28 +23,14 @@ _STEP_TIME = 0.1  # s
 
 @dataclass(frozen=True)
 class Situation:
-    """A request in a queue, and where policies put it.
+    """A request in a queue, and where policies put it."""
 
-    Attributes
-    ----------
-    load : str
-        A key of ``LOADS``.
-    request : str
-        What it is in words.
-    num_prompt_tokens : int
-    wait : float
-        Seconds.
-    place : int
-        From 1, the one to be admitted first.
-    place_by_arrival, place_by_prompt : int
-        The same under fcfs and sjf.
-    """
-
-    load: str
-    request: str
+    load: str  # a key of ``LOADS``
+    request: str  # what it is in words
     num_prompt_tokens: int
-    wait: float
-    place: int
+    wait: float  # seconds
+    place: int  # from 1, the one to be admitted first
+    #: place_by_arrival, place_by_prompt: the same under fcfs and sjf.
     place_by_arrival: int
     place_by_prompt: int
 

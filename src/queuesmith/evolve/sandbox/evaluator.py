@@ -76,7 +76,6 @@ class SandboxEvaluator:
     ----------
     sandbox : Sandbox or RemoteSandbox
         Not yet entered.
-    scale : Scale
     stack : ExitStack
         Ends the processes.
     """

@@ -32,7 +32,6 @@ class RemoteSandbox:
 
     Parameters
     ----------
-    job : SimulationJob
     backend : Backend
         A cluster.
     cpu_seconds, memory_mib, wall_seconds

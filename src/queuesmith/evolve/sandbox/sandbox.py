@@ -40,33 +40,20 @@ MAX_TRIES = 2
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of one candidate.
+    """What became of one candidate."""
 
-    Attributes
-    ----------
-    status : str
-        ``"ok"``; or why there is nothing: ``"form"`` (refused unread), ``"fault"`` (it does not
-        compile, a hook raises, or it stalls the engine), ``"timeout"``, ``"memory"`` or ``"crash"``
-        (its process died otherwise, or answered nonsense).
-    reason : str
-        One sentence; empty when the status is ``"ok"``.
-    values : tuple of float64 arrays
-        What the job reads from each cell, in the order asked for; of the first ones only where the
-        job's `stop` ended it.
-    behaviour : str
-        Hash of `values`: equal for candidates that served these cells alike.
-    cpu_seconds : float
-        Processor time of the fork. The only part that differs from run to run.
-    told : str
-        The answer to a question.
-    """
-
+    #: ``"ok"``; or why there is nothing: ``"form"`` (refused unread), ``"fault"`` (it does not
+    #: compile, a hook raises, or it stalls the engine), ``"timeout"``, ``"memory"`` or ``"crash"``
+    #: (its process died otherwise, or answered nonsense).
     status: Status
-    reason: str = ""
+    reason: str = ""  # one sentence; empty when the status is ``"ok"``
+    #: What the job reads from each cell, in the order asked for; of the first ones only where the
+    #: job's `stop` ended it.
     values: tuple[NDArray[np.float64], ...] = ()
-    behaviour: str = ""
+    behaviour: str = ""  # hash of `values`: equal for candidates that served these cells alike
+    #: Processor time of the fork. The only part that differs from run to run.
     cpu_seconds: float = 0.0
-    told: str = ""
+    told: str = ""  # the answer to a question
 
 
 class Sandbox:
@@ -74,7 +61,6 @@ class Sandbox:
 
     Parameters
     ----------
-    job : SimulationJob
     workers : int
         Candidates at a time. Outcomes do not depend on it.
     cpu_seconds : int
@@ -201,7 +187,6 @@ class Sandbox:
 
         Parameters
         ----------
-        texts : sequence of str
         cells : sequence of int, optional
             Which cells of the job to simulate, in this order; all of them when left out.
         limits : sequence, optional

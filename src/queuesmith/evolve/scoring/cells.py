@@ -52,15 +52,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """What is kept of one cell.
+    """What is kept of one cell."""
 
-    Attributes
-    ----------
-    values : (len(TOTALS) + number of ITL bins + 3 * tail_len,) float64
-        Of each latency, in the order of `LATENCIES`, the largest values, ascending; where a cell
-        has fewer, zeros come first.
-    """
-
+    #: (len(TOTALS) + number of ITL bins + 3 * tail_len,) float64: Of each latency, in the order of
+    #: `LATENCIES`, the largest values, ascending; where a cell has fewer, zeros come first.
     values: Floats
 
     def total(self, name: str) -> float:
@@ -113,19 +108,10 @@ class CellResult:
 
 @dataclass(frozen=True, eq=False)
 class Keep:
-    """Makes of a result what is kept of it; small enough to go to child processes.
+    """Makes of a result what is kept of it; small enough to go to child processes."""
 
-    Attributes
-    ----------
-    tail_len : int
-        Largest values of each latency to keep.
-    alone : tuple of (num_requests,) float64
-        By cell: E2EL of each request alone on an idle engine, s.
-    slo : Slo or None
-    """
-
-    tail_len: int
-    alone: tuple[Floats, ...]
+    tail_len: int  # largest values of each latency to keep
+    alone: tuple[Floats, ...]  # by cell: E2EL of each request alone on an idle engine, s
     slo: Slo | None
 
     def size(self, number: int) -> int:
@@ -262,7 +248,6 @@ def samples_of(cells: Sequence[tuple[int, CellResult]], *, has_slo: bool) -> Sam
     ----------
     cells : sequence of (int, CellResult)
         With the window of each.
-    has_slo : bool
     """
     columns: dict[str, list[NDArray[Any]]] = {name: [] for name in LATENCIES}
     met, slowdowns = [], []

@@ -42,21 +42,12 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True)
 class Standing:
-    """A candidate beside FCFS on some windows.
+    """A candidate beside FCFS on some windows."""
 
-    Attributes
-    ----------
-    score : float
-        On all of them together.
-    window_scores : tuple of float
-        The same of each window alone.
-    reason : str
-        Which guard is broken and by how much, without asking whether chance may have done it;
-        empty for a clean candidate.
-    """
-
-    score: float
-    window_scores: tuple[float, ...] = ()
+    score: float  # on all of them together
+    window_scores: tuple[float, ...] = ()  # the same of each window alone
+    #: Which guard is broken and by how much, without asking whether chance may have done it; empty
+    #: for a clean candidate.
     reason: str = ""
 
     @property
@@ -67,25 +58,14 @@ class Standing:
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """What candidates are held against; small, since child processes have a copy.
-
-    Attributes
-    ----------
-    cells : tuple of Cell
-    sources : mapping of int to str
-        Source of each window.
-    goal : Goal
-    guards : tuple of Guard
-    slo : Slo or None
-    reference, least : mapping of Cell to CellResult
-        FCFS's, and what no policy can be below.
-    """
+    """What candidates are held against; small, since child processes have a copy."""
 
     cells: tuple[Cell, ...]
-    sources: Mapping[int, str]
+    sources: Mapping[int, str]  # source of each window
     goal: Goal
     guards: tuple[Guard, ...]
     slo: Slo | None
+    #: reference, least: fCFS's, and what no policy can be below.
     reference: Mapping[Cell, CellResult]
     least: Mapping[Cell, CellResult]
     _references: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -217,24 +197,12 @@ def hopeless(bound: Standing, limit: Limit) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Windows at their loads, as an engine runs them: one workload for each cell.
-
-    Attributes
-    ----------
-    cells : tuple of Cell
-    sources : mapping of int to str
-        Source of each window.
-    workloads : tuple of Workload
-    alone : tuple of (num_requests,) float64
-        E2EL of each request alone on an idle engine, s.
-    config, step_time
-    slo : Slo or None
-    """
+    """Windows at their loads, as an engine runs them: one workload for each cell."""
 
     cells: tuple[Cell, ...]
-    sources: Mapping[int, str]
+    sources: Mapping[int, str]  # source of each window
     workloads: tuple[Workload, ...]
-    alone: tuple[Floats, ...]
+    alone: tuple[Floats, ...]  # E2EL of each request alone on an idle engine, s
     config: EngineConfig
     step_time: StepTime
     slo: Slo | None = None
@@ -287,7 +255,6 @@ def prepare_traffic(
         Of each window.
     loads : sequence of Load
         The heaviest runs first, since that is where bad candidates show themselves.
-    config, step_time, output_length, slo
     seed : int
         Of the noise on predictions.
 

@@ -42,23 +42,15 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """A policy beside FCFS on the same windows.
-
-    Attributes
-    ----------
-    goal : Goal
-    guards : tuple of Guard
-    configurations : mapping of Configuration to queuesmith.evaluation.judge.Beside
-        Without draws, which would take megabytes.
-    gain : Draws
-        The mean over configurations of the goal's gain, a log ratio or of a share a difference;
-        above 0 is better. Draws are the same ones for every policy, so that two gains compare as
-        pairs.
-    """
+    """A policy beside FCFS on the same windows."""
 
     goal: Goal
     guards: tuple[Guard, ...]
+    #: Without draws, which would take megabytes.
     configurations: Mapping[Configuration, judge.Beside]
+    #: The mean over configurations of the goal's gain, a log ratio or of a share a difference;
+    #: above 0 is better. Draws are the same ones for every policy, so that two gains compare as
+    #: pairs.
     gain: Draws
 
     @property
@@ -89,14 +81,7 @@ class Beside:
 
 
 class Reference:
-    """What policies are laid beside: FCFS in every configuration, and what is bred for.
-
-    Parameters
-    ----------
-    samples : mapping of Configuration to Samples
-    goal : Goal
-    guards : sequence of Guard
-    """
+    """What policies are laid beside: FCFS in every configuration, and what is bred for."""
 
     def __init__(
         self, samples: Mapping[Configuration, Samples], goal: Goal, guards: Sequence[Guard]

@@ -28,12 +28,7 @@ WINDOWS_FILE = "windows.toml"
 
 @dataclass(frozen=True)
 class WhoWins:
-    """Scores of classics on every cell alone, FCFS (0 everywhere) among them.
-
-    Attributes
-    ----------
-    scores : mapping of str to mapping of Cell to float
-    """
+    """Scores of classics on every cell alone, FCFS (0 everywhere) among them."""
 
     scores: Mapping[str, Mapping[Cell, float]]
 
