@@ -90,10 +90,7 @@ def victim_key(request, engine):
         (b"x", "a candidate is text, got bytes"),
         (None, "a candidate is text, got NoneType"),
         ("", "there is no `waiting_key`"),
-        (
-            KEY + "#" * MAX_BYTES,
-            "16,066 characters, more than the 16,000 of a candidate",
-        ),
+        (KEY + "#" * MAX_BYTES, "16,066 characters, more than the 16,000 of a candidate"),
         ("# caf\u00e9\n" + KEY, "line 1: the character '\\xe9'; write plain ASCII"),
         ("\n\nX\uff11 = 1\n" + KEY, "line 3: the character '\\uff11'"),
         ("\ufeff" + KEY, "line 1: the character '\\ufeff'"),

@@ -242,9 +242,7 @@ def test_picked_windows_differ_in_who_wins(tmp_path):
 def test_only_tuning_windows_are_picked(tmp_path):
     blind = freeze_windows(toy_config(), tmp_path)
     chosen = freeze_windows(toy_config(("[search]", "[search]")), tmp_path)
-    picky = toy_config(
-        ("per_generation = 2", "per_generation = 2\npicked_from = 8"),
-    )
+    picky = toy_config(("per_generation = 2", "per_generation = 2\npicked_from = 8"))
 
     picked = freeze_windows(picky, tmp_path)
 
@@ -279,10 +277,7 @@ def test_an_estimate_counts_what_a_run_would_evaluate():
         ('name = "gp"\noptions = { constants = "guess" }', "constants are tuned by"),
         ('name = "gp"\noptions = { start = "sjf" }', "start must be an array of genomes"),
         ("name = 'gp'\noptions = { start = ['{'] }", "start: "),
-        (
-            """name = 'gp'\noptions = { start = ['{"waiting_key": "luck"}'] }""",
-            "start: ",
-        ),
+        ("""name = 'gp'\noptions = { start = ['{"waiting_key": "luck"}'] }""", "start: "),
         (
             """name = 'gp'\noptions = { start = ['{"waiting_key": "time_left"}'] }""",
             "time_left is not among what this search may use",

@@ -208,7 +208,7 @@ def test_quarters_by_hand():
 
     assert [row["mean_change"] for row in quarters] == [-0.5, -0.5, -0.5, 2.0]
     assert [(row["low"], row["high"]) for row in quarters] == [
-        *((10, 20), (30, 40), (300, 400), (700, 800)),
+        *((10, 20), (30, 40), (300, 400), (700, 800))
     ]
     assert [row["tail_share"] for row in quarters] == [0, 0, 0, 0.5]  # one request is the tail
     assert worst_off({"prompt": quarters})["who"] == "the longest prompts"
@@ -331,10 +331,7 @@ def diagnosis(tuning=None, validation=None, scores=(0.3, 0.3), wins=None, apart=
 
     return {
         "nearest": {"times": [{"policy": "hrrn", "difference": apart}]},
-        "parts": {
-            "tuning": part(tuning, scores[0]),
-            "validation": part(validation, scores[1]),
-        },
+        "parts": {"tuning": part(tuning, scores[0]), "validation": part(validation, scores[1])},
     }
 
 
@@ -346,7 +343,7 @@ def test_where_all_is_well_there_is_one_good_word():
     [said] = suggest(diagnosis())
 
     assert said["kind"] == "good"
-    assert "No classic that breaks no guard is better" in said["text"]
+    assert said["text"].startswith("Breaks no guard")
     assert "azure at heavy: +0.300" in said["text"]
 
 
@@ -396,11 +393,9 @@ def test_a_loss_to_a_classic_names_who_gains_and_who_pays_for_it():
 
     assert said["kind"] == "lost"
     assert said["text"].startswith("Loses to sjf on azure at heavy (tuning windows): +0.300")
-    assert "-60 % beside fcfs (-40 % here)" in said["text"]
-    assert "the shortest prompts (100 to 900 tokens), who wait 0.750 s less" in said["text"]
-    assert (
-        "at the cost of the longest prompts (100 to 900 tokens), who wait 0.500 s" in said["text"]
-    )
+    assert "-60 %, -40 % here" in said["text"]
+    assert "gains most on the shortest prompts (100 to 900 tokens): 0.750 s" in said["text"]
+    assert "at the cost of the longest prompts (100 to 900 tokens): 0.500 s" in said["text"]
 
 
 def test_a_loss_without_a_lower_mean_says_so():
@@ -409,7 +404,7 @@ def test_a_loss_without_a_lower_mean_says_so():
     found = suggest(diagnosis(tuning=[lost]))
 
     assert [one["kind"] for one in found] == ["guard", "lost"]
-    assert "Its mean TTFT is no lower" in found[1]["text"]
+    assert "gains most" not in found[1]["text"]
 
 
 @pytest.mark.parametrize(("less", "told"), [(0.009, "good"), (0.011, "lost")])
@@ -425,7 +420,7 @@ def test_a_score_that_validation_does_not_bear_out():
     [said] = suggest(diagnosis(scores=(0.3, 0.1)))
     assert said["kind"] == "overfit"
     assert "+0.300 on tuning windows" in said["text"]
-    assert "(+0.100, up to +0.200)" in said["text"]
+    assert "+0.100 (up to +0.200)" in said["text"]
 
 
 def test_one_classic_everywhere_alike_and_idle_are_told():
@@ -450,4 +445,4 @@ def test_last_come_first_served_is_found_to_starve(case):
     found = diagnose(case, policy(LCFS, "lcfs"), classics=CLASSICS, workers=1)
 
     assert found["suggestions"][0]["kind"] == "guard"
-    assert "would limit what they pay" in found["suggestions"][0]["text"]
+    assert "would limit it" in found["suggestions"][0]["text"]

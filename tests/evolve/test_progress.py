@@ -20,13 +20,7 @@ from queuesmith.evolve.diagnosis.evolution import (
     read_judgements,
     tell,
 )
-from queuesmith.evolve.diagnosis.progress import (
-    generations,
-    lineage,
-    population,
-    stalled,
-    verdicts,
-)
+from queuesmith.evolve.diagnosis.progress import generations, lineage, population, stalled, verdicts
 from queuesmith.evolve.gates.case import Case
 from queuesmith.evolve.scoring.scale import make_scale
 from queuesmith.evolve.scoring.traffic import tuning_traffic

@@ -393,9 +393,7 @@ def best_mean_by_trying_everything(arrivals, works):
     return best / len(arrivals)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 8), st.integers(1, 5)), min_size=1, max_size=5),
-)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 5)), min_size=1, max_size=5))
 @settings(max_examples=40)
 def test_the_bound_on_the_mean_is_the_best_of_all_schedules(jobs):
     """On a machine whose steps cost nothing but tokens the relaxation is exact."""
@@ -404,8 +402,7 @@ def test_the_bound_on_the_mean_is_the_best_of_all_schedules(jobs):
     step_time = StepTime(a=1e-12, b1=1.0, b2=1.0)
     workload = SimpleNamespace(
         trace=SimpleNamespace(
-            arrival_time=np.array(arrivals, float),
-            prompt_len=np.array(works, np.int64),
+            arrival_time=np.array(arrivals, float), prompt_len=np.array(works, np.int64)
         ),
         contents=None,
     )

@@ -196,13 +196,7 @@ def config_names() -> list[str]:
 
 
 def read_config(spec: str) -> EvolveConfig:
-    """Read a configuration by the name of a packaged one or by path.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or it holds something that makes no sense.
-    """
+    """Read a configuration by the name of a packaged one or by path."""
     if spec in config_names():
         text = (files("queuesmith.evolve") / "configs" / f"{spec}.toml").read_text("utf-8")
         return parse_config(text, spec)
@@ -225,13 +219,7 @@ def read_config(spec: str) -> EvolveConfig:
 
 
 def with_seeds(config: EvolveConfig, seeds: Sequence[int]) -> EvolveConfig:
-    """Return a configuration with other seeds, in its text as well.
-
-    Raises
-    ------
-    ConfigError
-        If they are no seeds.
-    """
+    """Return a configuration with other seeds, in its text as well."""
     chosen = _seeds("--seed", list(seeds))
     pattern = re.compile(r"^seeds\s*=\s*\[[^\]]*\]", re.MULTILINE)
     line = f"seeds = {list(chosen)}"
@@ -274,13 +262,7 @@ _WORDS = {
 
 
 def parse_config(text: str, where: str) -> EvolveConfig:
-    """Read a configuration from TOML text; `where` is its name in messages.
-
-    Raises
-    ------
-    ConfigError
-        If it is not TOML, has a field that does not exist, or a value that makes no sense.
-    """
+    """Read a configuration from TOML text; `where` is its name in messages."""
     try:
         document = parse_toml(text)
     except ValueError as error:

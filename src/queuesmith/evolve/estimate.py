@@ -25,11 +25,6 @@ def estimate(config: EvolveConfig, workers: int) -> dict[str, Any]:
 
     Nothing is stopped early in an estimate, and survivors are counted as simulated again in every
     generation, so that a run is rather cheaper.
-
-    Raises
-    ------
-    QueuesmithError
-        What would be wrong with the run itself.
     """
     proposers = [(share, make_proposer(share)) for share in config.proposers]
     with tempfile.TemporaryDirectory() as folder:

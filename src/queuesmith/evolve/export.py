@@ -43,11 +43,6 @@ class Judge:
 
     It costs seconds to make and keeps one child process; `close` ends that. For one thread at a
     time, and for the process that made it.
-
-    Raises
-    ------
-    QueuesmithError
-        If the traffic cannot be had.
     """
 
     def __init__(self, config: EvolveConfig) -> None:

@@ -21,11 +21,6 @@ class Files:
     folder : str or path
         Its ``.py`` files are proposed; folders inside it are not looked into, and links out of it
         are not followed.
-
-    Raises
-    ------
-    ConfigError
-        If it is no folder, or has no ``.py`` file.
     """
 
     name = "files"

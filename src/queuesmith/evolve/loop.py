@@ -89,10 +89,7 @@ class Loop:
     ) -> None:
         self.config, self.archive, self.scale = config, archive, scale
         self.evaluator = evaluator
-        self.proposers = {
-            "search": list(proposers),
-            "control": [(Share(control.name), control)],
-        }
+        self.proposers = {"search": list(proposers), "control": [(Share(control.name), control)]}
         self.check_form, self.behaviour, self.progress = check_form, behaviour, progress
         self._clock = time.monotonic()
         self._num_evaluated = archive.num_evaluated()

@@ -24,13 +24,7 @@ _SPACE = ("knowledge", "victims")
 
 
 def make_proposer(share: Share) -> Proposer:
-    """Make a proposer.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name, or it cannot take its options.
-    """
+    """Make a proposer."""
     if share.name not in _MAKERS:
         raise ConfigError(
             f"there is no proposer {share.name!r}.{did_you_mean(share.name, _MAKERS)} Known: "

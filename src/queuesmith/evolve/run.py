@@ -42,13 +42,7 @@ OWN = ("gp", "random")
 
 
 def begin(config: EvolveConfig, folder: Path) -> None:
-    """Freeze the windows of a run and start its archive, in a folder that is there.
-
-    Raises
-    ------
-    QueuesmithError
-        If the folder has a run already, or the traffic cannot be had.
-    """
+    """Freeze the windows of a run and start its archive, in a folder that is there."""
     Archive.refuse_existing(folder)
     windows = freeze_windows(config, folder)
     Archive.create(
@@ -87,12 +81,6 @@ def go_on(
     progress : callable, optional
     make_evaluator : callable, optional
         Runs candidates in a `Sandbox` when left out.
-
-    Raises
-    ------
-    QueuesmithError
-        If there is no such run, it is damaged, its traffic is not there any more, or a cluster
-        does not answer.
     """
     chosen = Backend.choose(backend, workers, scheduler_address)
     with Archive.resume(folder) as archive, ExitStack() as stack:
@@ -156,11 +144,6 @@ class Behaviours:
         """Return the behaviour of a text, which has passed the check of its form.
 
         What the search writes by itself is sums and products of a few terms, and is asked here.
-
-        Raises
-        ------
-        PolicyError
-            If a hook raises, or does not end within the limits.
         """
         if proposal.proposer in OWN:
             return behaviour(load_text("candidate", proposal.text, Path("candidate.py")))

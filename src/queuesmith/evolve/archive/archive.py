@@ -56,13 +56,7 @@ class Archive:
 
     @classmethod
     def create(cls, folder: Path, run: Mapping[str, str]) -> Self:
-        """Start an archive in a folder that has none.
-
-        Raises
-        ------
-        ConfigError
-            If the folder already holds one.
-        """
+        """Start an archive in a folder that has none."""
         cls.refuse_existing(folder)
         path = folder / FILE
         archive = cls._connected(path, "rwc", _lock(folder))
@@ -81,24 +75,12 @@ class Archive:
 
     @classmethod
     def resume(cls, folder: Path) -> Self:
-        """Open an archive to go on writing it.
-
-        Raises
-        ------
-        ConfigError
-            If there is none, it is damaged or foreign, or another process writes it.
-        """
+        """Open an archive to go on writing it."""
         return cls._open(folder, write=True)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Open an archive to read it, also while a run is writing it.
-
-        Raises
-        ------
-        ConfigError
-            If there is none, or it is damaged or foreign.
-        """
+        """Open an archive to read it, also while a run is writing it."""
         return cls._open(folder, write=False)
 
     @classmethod

@@ -57,11 +57,6 @@ def diagnose(
         Threads; the numbers are the same for any choice.
     progress : callable, optional
         Called with what is being done.
-
-    Raises
-    ------
-    QueuesmithError
-        If the traffic is not there, or the policy brings engine settings of its own.
     """
     if candidate.engine:
         raise ConfigError(

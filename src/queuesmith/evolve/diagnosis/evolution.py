@@ -14,13 +14,7 @@ from queuesmith.errors import ConfigError, QueuesmithError
 from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.candidate import text_sha256
 from queuesmith.evolve.diagnosis.diagnose import diagnose
-from queuesmith.evolve.diagnosis.progress import (
-    generations,
-    lineage,
-    population,
-    stalled,
-    verdicts,
-)
+from queuesmith.evolve.diagnosis.progress import generations, lineage, population, stalled, verdicts
 from queuesmith.evolve.gates.case import Case
 from queuesmith.evolve.gates.proof import plain
 from queuesmith.evolve.run import summary
@@ -100,13 +94,7 @@ def _trusted(name: str, text: str) -> Policy:
 
 
 def read_judgements(folder: Path) -> list[dict[str, Any]]:
-    """Read what `queuesmith evolve judge` has written into the folder of a run.
-
-    Raises
-    ------
-    ConfigError
-        If one of the files is no judgement.
-    """
+    """Read what `queuesmith evolve judge` has written into the folder of a run."""
     return [_read_judgement(path) for path in sorted(folder.glob(JUDGEMENTS))]
 
 

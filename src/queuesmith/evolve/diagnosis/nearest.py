@@ -22,11 +22,6 @@ def rank_by_agreement(candidate: Policy, others: Sequence[Policy]) -> list[dict[
         wait in the same of the fixed queues. Chance alone is one half. Equal keys are ordered by
         arrival, as an engine does. A policy that cannot be asked has an agreement of -1.
 
-    Raises
-    ------
-    PolicyError
-        If the candidate's hook raises.
-
     Examples
     --------
     >>> from queuesmith.policies import get_policy

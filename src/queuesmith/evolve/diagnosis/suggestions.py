@@ -1,4 +1,4 @@
-"""What to try next, in words: every sentence comes from numbers of a diagnosis, which it names."""
+"""What a diagnosis shows to be wanting: one sentence of numbers for each finding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,10 +32,9 @@ def suggest(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
     list of dict
         ``kind``, ``text`` and ``numbers``, which the text was made of. Kinds in their order:
         ``guard`` (one is broken, or p99 TTFT near it), ``lost`` (a classic that breaks none is
-        better), ``overfit`` (validation
-        windows do not bear out the tuning ones), ``alike`` (it is a classic by another name),
-        ``windows`` (one classic wins nearly all tuning windows), ``idle`` (nothing to win there)
-        and ``good`` (nothing was found wanting).
+        better), ``overfit`` (validation windows do not bear out the tuning ones), ``alike`` (it is
+        a classic by another name), ``windows`` (one classic wins nearly all tuning windows),
+        ``idle`` (nothing to win there) and ``good`` (nothing was found wanting).
     """
     kinds = (_guards, _losses, _overfit, _alike, _windows, _idle)
     found = [one for kind in kinds for one in kind(diagnosis)]
@@ -67,59 +66,46 @@ def _where(part: str, row: Row) -> str:
     return f"on {row['source']} at {row['load']} ({part} windows)"
 
 
+def _place(part: str, row: Row) -> dict[str, Any]:
+    return {"part": part, "source": row["source"], "load": row["load"]}
+
+
 def _guards(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Say where a guard is broken or p99 TTFT is near it, who pays, who keeps them there."""
-    lost = []
-    for part in diagnosis["parts"]:
-        for row in diagnosis["parts"][part]["configurations"]:
+    worst: dict[tuple[str, str], tuple[bool, float, str, Row]] = {}
+    for part, values in diagnosis["parts"].items():
+        for row in values["configurations"]:
             ratio = 1 + (row["p99_change"] or 0.0)
+            found = (not row["broken"], -ratio, part, row)
             if row["broken"] or ratio > PENALISED:
-                lost.append((not row["broken"], -ratio, part, row))
-    told_of: set[tuple[str, str]] = set()
-    for _, ratio, part, row in sorted(lost, key=lambda one: one[:3]):
-        key = row["source"], row["load"]
-        if key in told_of or len(told_of) == MOST:
-            continue
-        told_of.add(key)
-        who = worst_off(row["paid"])
-        where = _where(part, row)
-        if row["broken"]:
-            text = f"Breaks {len(row['broken'])} guard(s) {where}: {'; '.join(row['broken'])}"
-        else:
-            text = f"Is near breaking a guard {where}: p99 TTFT is {-ratio:.3f} x that of fcfs"
-        worst = who["p99_change"] or 0.0
-        if worst > MARGIN:
-            text += (
-                f". At their own p99, {told(who)} wait {1 + worst:.2f} x as long as under fcfs"
-                f" ({number(who['ttft_p99'])} s for {number(who['ttft_p99_fcfs'])} s)"
+                key = row["source"], row["load"]
+                worst[key] = min(worst.get(key, found), found, key=lambda one: one[:3])
+    for _, less, part, row in sorted(worst.values(), key=lambda one: one[:3])[:MOST]:
+        who, ratio = worst_off(row["paid"]), -less
+        broken = f"Breaks {len(row['broken'])} guard(s) {_where(part, row)}: " + "; ".join(
+            row["broken"]
+        )
+        near = f"Is near breaking a guard {_where(part, row)}: p99 TTFT is {ratio:.3f} x fcfs's"
+        said = [broken if row["broken"] else near]
+        longer = who["p99_change"] or 0.0
+        if longer > MARGIN:
+            said.append(
+                f"At their own p99, {told(who)} wait {1 + longer:.2f} x as long as under fcfs"
             )
-        others = [
-            one
-            for one in row["clean"]
-            if one["policy"] != "fcfs" and (one["score"] or 0.0) > MARGIN
-        ]
-        if others:
-            best = max(others, key=lambda one: one["score"])
-            text += (
-                f". {best['policy']} breaks none there and gains {best['score']:+.3f} "
+        keeps = [one for one in row["clean"] if one["policy"] != "fcfs" and _value(one) > MARGIN]
+        if keeps:
+            best = max(keeps, key=_value)
+            said.append(
+                f"{best['policy']} breaks none there and gains {best['score']:+.3f} "
                 f"({_signed(row['score'])} here)"
             )
-        if -ratio > PENALISED:
-            text += (
-                f". A bound that serves whoever has waited about {number(row['ttft_p99_fcfs'])} s "
-                "first (fcfs's p99 there), put as a share of the oldest wait or of the peak "
-                "backlog so that it follows the load, would limit what they pay"
+        if ratio > PENALISED:
+            said.append(
+                f"Serving first whoever has waited about {number(row['ttft_p99_fcfs'])} s (fcfs's "
+                "p99, as a share of the oldest wait or of the peak backlog) would limit it"
             )
-        yield _say(
-            "guard",
-            f"{text}.",
-            part=part,
-            source=row["source"],
-            load=row["load"],
-            p99_ratio=-ratio,
-            broken=list(row["broken"]),
-            who=dict(who),
-        )
+        numbers = {"p99_ratio": ratio, "broken": list(row["broken"]), "who": dict(who)}
+        yield _say("guard", ". ".join(said) + ".", **_place(part, row), **numbers)
 
 
 def _signed(value: float | None) -> str:
@@ -127,39 +113,24 @@ def _signed(value: float | None) -> str:
 
 
 def _losses(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Say where a classic scores better, and with whom it does so."""
+    """Say where a classic scores better, on whom it gains and at whose cost."""
     lost = []
     for part, row in configurations(diagnosis):
         best = row["best_classic"]
-        if row["score"] is None or best["score"] is None:
+        if row["score"] is None or best["score"] is None or best["policy"] == "fcfs":
             continue
-        if best["policy"] != "fcfs" and row["score"] < best["score"] - MARGIN:
+        if row["score"] < best["score"] - MARGIN:
             lost.append((row["score"] - best["score"], part, row))
     for less, part, row in sorted(lost, key=lambda one: one[:2])[:MOST]:
         best = row["best_classic"]
+        mine, other = row["mean_change"], best["mean_ratio"] - 1
+        means = f"mean TTFT beside fcfs {change(other)}, {change(mine)} here"
         text = (
             f"Loses to {best['policy']} {_where(part, row)}: {row['score']:+.3f} against "
-            f"{best['score']:+.3f}"
+            f"{best['score']:+.3f}; {means}{_from_whom(row) if other < mine - MARGIN else ''}."
         )
-        mine, other = row["mean_change"], best["mean_ratio"] - 1
-        if other < mine - MARGIN:
-            text += (
-                f". Its mean TTFT is {change(other)} beside fcfs ({change(mine)} here)"
-                f"{_from_whom(row)}"
-            )
-        else:
-            text += f". Its mean TTFT is no lower ({change(other)}, {change(mine)} here)"
-        yield _say(
-            "lost",
-            f"{text}.",
-            part=part,
-            source=row["source"],
-            load=row["load"],
-            to=best["policy"],
-            less=less,
-            mean_change=mine,
-            mean_change_of_classic=other,
-        )
+        numbers = {"to": best["policy"], "less": less, "mean_change": mine}
+        yield _say("lost", text, **_place(part, row), **numbers, mean_change_of_classic=other)
 
 
 def _from_whom(row: Row) -> str:
@@ -167,100 +138,72 @@ def _from_whom(row: Row) -> str:
     pairs = list(zip(row["paid"]["prompt"], row["best_classic_paid"]["prompt"], strict=True))
     gaps = [(here["ttft_mean"] - there["ttft_mean"], here) for here, there in pairs]
     gap, who = max(gaps, key=lambda one: one[0])
-    text = f"; it gains most on {told(who)}, who wait {number(gap)} s less under it"
     cost, payer = min(gaps, key=lambda one: one[0])
+    text = f"; it gains most on {told(who)}: {number(gap)} s"
     if cost > -MARGIN * row["ttft_mean_fcfs"]:
-        return f"{text}, and no quarter of the prompts pays for it"
-    return (
-        f"{text}, at the cost of {told(payer)}, who wait {number(-cost)} s longer: here they are "
-        f"protected more (p99 of all {1 + (row['p99_change'] or 0):.2f} x fcfs's, under it "
-        f"{row['best_classic']['p99_ratio']:.2f} x)"
-    )
+        return f"{text}, at nobody's cost"
+    return f"{text}, at the cost of {told(payer)}: {number(-cost)} s"
 
 
 def _overfit(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Say when validation windows do not bear out the tuning ones."""
     if not {"tuning", "validation"} <= set(diagnosis["parts"]):
         return
-    tuning, validation = (
-        diagnosis["parts"][part]["leaderboard"][0] for part in ("tuning", "validation")
-    )
+    boards = [diagnosis["parts"][part]["leaderboard"] for part in ("tuning", "validation")]
+    (tuning, *_), (validation, *_) = boards
     if tuning["score"] is None or validation["score"] is None or validation["high"] is None:
         return
     fall = tuning["score"] - validation["score"]
     if fall <= MARGIN or tuning["score"] <= validation["high"]:
         return
-    best = [
-        max(
-            (
-                row
-                for row in diagnosis["parts"][part]["leaderboard"]
-                if row["kind"] == "classic" and not row["broken_guards"]
-            ),
-            key=_value,
-        )
-        for part in ("tuning", "validation")
+    clean = [
+        [row for row in board if row["kind"] == "classic" and not row["broken_guards"]]
+        for board in boards
     ]
+    best = [max(rows, key=_value)["score"] for rows in clean]
     yield _say(
         "overfit",
-        f"Scores {tuning['score']:+.3f} on tuning windows, above the interval of validation "
-        f"windows ({validation['score']:+.3f}, up to {validation['high']:+.3f}), while the best "
-        f"classic goes from {best[0]['score']:+.3f} to {best[1]['score']:+.3f}: score each "
-        "generation on more windows, or keep fewer nodes.",
+        f"Scores {tuning['score']:+.3f} on tuning windows and {validation['score']:+.3f} (up to "
+        f"{validation['high']:+.3f}) on validation windows; the best classic {best[0]:+.3f} and "
+        f"{best[1]:+.3f}. More windows for each generation, or fewer nodes, would fit less.",
         tuning=tuning["score"],
         validation=validation["score"],
         validation_high=validation["high"],
-        best_classic=[row["score"] for row in best],
+        best_classic=best,
     )
 
 
 def _alike(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Say when the candidate is a classic by another name."""
     nearest = diagnosis["nearest"]["times"][0]
-    if not nearest["difference"] < ALIKE:
-        return
-    yield _say(
-        "alike",
-        f"Serves requests at nearly the times of {nearest['policy']} (they differ by "
-        f"{share(nearest['difference'])} of fcfs's mean TTFT): it is that policy in other words.",
-        **nearest,
-    )
+    if nearest["difference"] < ALIKE:
+        text = (
+            f"Serves requests at nearly the times of {nearest['policy']}: they differ by "
+            f"{share(nearest['difference'])} of fcfs's mean TTFT."
+        )
+        yield _say("alike", text, **nearest)
 
 
 def _windows(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Say when the tuning windows all teach the same."""
-    part = diagnosis["parts"].get("tuning")
-    if part is None:
-        return
-    total = sum(part["wins"].values())
-    name, wins = max(part["wins"].items(), key=lambda one: one[1])
-    if wins <= MONOCULTURE * total:
-        return
-    yield _say(
-        "windows",
-        f"{name} wins {number(wins)} of {number(total)} tuning windows x loads, so a search "
-        f"learns {name} there: add sources or loads, or raise windows.picked_from, until "
-        "different classics win.",
-        policy=name,
-        wins=wins,
-        cells=total,
-    )
+    wins = diagnosis["parts"].get("tuning", {}).get("wins", {})
+    total = sum(wins.values())
+    name, most = max(wins.items(), key=lambda one: one[1], default=("", 0.0))
+    if most > MONOCULTURE * total:
+        text = (
+            f"{name} wins {number(most)} of {number(total)} tuning windows x loads: other sources "
+            "or loads, or a larger windows.picked_from, would teach a search more than that policy."
+        )
+        yield _say("windows", text, policy=name, wins=most, cells=total)
 
 
 def _idle(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Say where order cannot matter."""
-    idle = [
-        f"{row['source']} at {row['load']}"
-        for row in diagnosis["parts"].get("tuning", {}).get("configurations", ())
-        if row["idle"]
-    ]
+    rows = diagnosis["parts"].get("tuning", {}).get("configurations", ())
+    idle = [f"{row['source']} at {row['load']}" for row in rows if row["idle"]]
     if idle:
-        yield _say(
-            "idle",
-            f"Nothing can be won where fcfs queues for less than one step: {', '.join(idle)}. "
-            "Heavier loads would teach a search more.",
-            configurations=idle,
-        )
+        text = f"Nothing can be won where fcfs queues for less than one step: {', '.join(idle)}."
+        yield _say("idle", text, configurations=idle)
 
 
 def _good(diagnosis: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,9 +211,9 @@ def _good(diagnosis: Mapping[str, Any]) -> dict[str, Any]:
     least = min(rows, key=_value)
     return _say(
         "good",
-        f"No classic that breaks no guard is better by more than {MARGIN:g} in any of the "
-        f"{len(rows)} configurations, and no guard is broken. Least is gained on "
-        f"{least['source']} at {least['load']}: {_signed(least['score'])}.",
+        f"Breaks no guard, and no classic that breaks none is better by more than {MARGIN:g} in "
+        f"any of {len(rows)} configurations. Least is gained on {least['source']} at "
+        f"{least['load']}: {_signed(least['score'])}.",
         num_configurations=len(rows),
         least=least["score"],
     )

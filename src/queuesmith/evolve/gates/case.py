@@ -27,13 +27,7 @@ class Case:
 
     @classmethod
     def of_run(cls, folder: Path) -> "Case":
-        """Read what a run has left in its folder.
-
-        Raises
-        ------
-        ConfigError
-            If there is no run, or its windows are others than it began with.
-        """
+        """Read what a run has left in its folder."""
         with Archive.read(folder) as archive:
             run = archive.run()
             config = parse_config(run["config"], f"the configuration in {folder}")

@@ -86,10 +86,7 @@ def behaviour(policy: Policy, bench: Bench) -> Gate:
         return make_gate("G1", False, reason, behaviour=first.behaviour)
     checks = json.loads(asked.told)
     runs = {
-        window.name: (
-            read_run(values, window.workload, policy.name),
-            run_fcfs(window, *engine),
-        )
+        window.name: (read_run(values, window.workload, policy.name), run_fcfs(window, *engine))
         for window, values in zip(everything, first.values, strict=True)
     }
     waits = [largest_wait(window, *runs[window.name]) for window in stress]
@@ -195,12 +192,7 @@ def _beside_classics(
 
 
 def _better_than_classics(
-    gate: str,
-    part: str,
-    bench: Bench,
-    mine: Measured,
-    best: Measured,
-    table: list[dict[str, Any]],
+    gate: str, part: str, bench: Bench, mine: Measured, best: Measured, table: list[dict[str, Any]]
 ) -> Gate:
     gain, beyond = Difference.of(mine.beside.gain), difference(mine, best)
     saw = _evidence(part, bench, mine, gain) | {

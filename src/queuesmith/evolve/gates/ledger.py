@@ -120,13 +120,7 @@ class Ledger:
         self._head = path.parent / f"{path.name}.head"
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return all entries, oldest first.
-
-        Raises
-        ------
-        ConfigError
-            If the file is no ledger, or was changed by anything but this class.
-        """
+        """Return all entries, oldest first."""
         head = self._read_head()  # first, or an entry written meanwhile would seem to be missing
         try:
             content = read_file(self.path)

@@ -93,13 +93,7 @@ class Bench:
         }
 
     def load(self, part: str) -> list[Window]:
-        """Read the windows of a part, and run nothing on them.
-
-        Raises
-        ------
-        QueuesmithError
-            If the set has none, or a source is missing or changed.
-        """
+        """Read the windows of a part, and run nothing on them."""
         if part not in self._windows:
             self._windows[part] = self.window_set.windows(part)
         return self._windows[part]
@@ -158,13 +152,7 @@ class Bench:
         return [replace(one, policy=policy) for one, policy in zip(found, policies, strict=True)]
 
     def candidate(self, policy: Policy, part: str, engine: Preset | None = None) -> Measured:
-        """Run a policy that may be anyone's, in a child process within the limits.
-
-        Raises
-        ------
-        CandidateError
-            If it does not come to the end of every window within them.
-        """
+        """Run a policy that may be anyone's, in a child process within the limits."""
         preset = engine or self.config.engine
         key = part, preset.name, policy.sha256
         if key not in self._measured:

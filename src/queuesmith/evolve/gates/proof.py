@@ -53,8 +53,7 @@ def _aims(saw: Mapping[str, Any]) -> list[dict[str, Any]]:
     # The last load of each source queues longest.
     heaviest = {
         source: min(
-            (row for row in busy if row["source"] == source),
-            key=lambda row: -row["ttft_mean_fcfs"],
+            (row for row in busy if row["source"] == source), key=lambda row: -row["ttft_mean_fcfs"]
         )
         for source in dict.fromkeys(row["source"] for row in busy)
     }
@@ -67,11 +66,7 @@ def _aims(saw: Mapping[str, Any]) -> list[dict[str, Any]]:
             f"{sum(row['goal_worse'] <= MARGIN for row in rows)} of {len(rows)}",
             all(row["goal_worse"] <= MARGIN for row in rows),
         ),
-        (
-            "no guard broken",
-            f"{len(saw['broken_guards'])} broken",
-            not saw["broken_guards"],
-        ),
+        ("no guard broken", f"{len(saw['broken_guards'])} broken", not saw["broken_guards"]),
         (
             f"gain at least {TIMES_BEST_CLASSIC:g} times the best classic's",
             f"{numbers.score(score)} and {numbers.score(best['score'])} ({best['policy']})",

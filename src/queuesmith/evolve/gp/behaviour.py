@@ -106,11 +106,6 @@ def behaviour(candidate: Program | Policy, queues: Queues | None = None) -> str:
     queues : Queues, optional
         The fixed set when left out.
 
-    Raises
-    ------
-    PolicyError
-        If a hook of the policy raises on some row.
-
     Examples
     --------
     >>> from queuesmith.policies import get_policy

@@ -46,13 +46,7 @@ class Tuned(NamedTuple):
 
 
 def check_method(method: str) -> str:
-    """Return the name of a method that can be used here.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such method, or the package it needs is not installed.
-    """
+    """Return the name of a method that can be used here."""
     if method not in METHODS:
         raise ConfigError(f"constants are tuned by {' or '.join(METHODS)}, not by {method!r:.40}")
     if method == "cmaes":
@@ -103,11 +97,6 @@ def tune(
     method : str
         "gaussian": steps of one size about the best. "cmaes": CMA-ES, one generation for each
         call, begun anew when another shape is the best.
-
-    Raises
-    ------
-    PolicyError
-        If what was written down is damaged.
 
     References
     ----------

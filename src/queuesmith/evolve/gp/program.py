@@ -131,13 +131,7 @@ class Program:
 
     @classmethod
     def from_json(cls, genome: Any) -> "Program":
-        """Read a genome that `to_json` has written.
-
-        Raises
-        ------
-        PolicyError
-            If it is no genome: unknown names, a wrong number of operands, too large.
-        """
+        """Read a genome that `to_json` has written."""
         if not isinstance(genome, Mapping) or "waiting_key" not in genome:
             raise PolicyError(f"a genome is an object with a waiting_key, got {_short(genome)}")
         if unknown := sorted(set(genome) - set(HOOKS)):

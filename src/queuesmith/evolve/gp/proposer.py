@@ -126,13 +126,7 @@ _CHANCES = (0.25, 0.2, 0.2, 0.2, 0.08, 0.07)
 
 
 def read_pool(parents: Sequence[Parent]) -> list[tuple[Program, Parent]]:
-    """Return the parents that have a genome, with their programs.
-
-    Raises
-    ------
-    PolicyError
-        If a genome is damaged.
-    """
+    """Return the parents that have a genome, with their programs."""
     return [
         (Program.from_json(parent.meta["genome"]), parent)
         for parent in parents

@@ -199,10 +199,7 @@ _ALL = (
         low=_LEAST_RATIO,
     ),
     Term(
-        "preemptions",
-        "float(request.num_preemptions)",
-        "How often it lost its KV.",
-        "preemptions",
+        "preemptions", "float(request.num_preemptions)", "How often it lost its KV.", "preemptions"
     ),
     Term(
         "time_left",

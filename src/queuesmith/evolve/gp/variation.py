@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from queuesmith.evolve.gp.program import (
-    ARITY,
-    Node,
-    Program,
-    constant,
-    rounded,
-)
+from queuesmith.evolve.gp.program import ARITY, Node, Program, constant, rounded
 from queuesmith.evolve.gp.simplify import simplify
 from queuesmith.evolve.gp.terminals import HOOKS, usable_terms
 
@@ -155,8 +149,7 @@ def random_tree(
         below = random_tree(space, hook, rng, depth - 1, full=full)
         return Node(name, (below, constant(low), constant(high)))
     return Node(
-        name,
-        tuple(random_tree(space, hook, rng, depth - 1, full=full) for _ in range(ARITY[name])),
+        name, tuple(random_tree(space, hook, rng, depth - 1, full=full) for _ in range(ARITY[name]))
     )
 
 

@@ -57,11 +57,6 @@ class Budget:
     ----------
     left : mapping of str to float
         Of each budget in force: `CAPS` and ``wall_seconds``, which starts to run here.
-
-    Raises
-    ------
-    ConfigError
-        If there is no cap at all, or one on money without prices.
     """
 
     def __init__(self, left: Mapping[str, float], prices: Prices) -> None:

@@ -69,13 +69,7 @@ def ask(
 
 
 def import_openai() -> Any:
-    """Import the package `openai`, which is an extra.
-
-    Raises
-    ------
-    ConfigError
-        If it is not installed.
-    """
+    """Import the package `openai`, which is an extra."""
     try:
         return importlib.import_module("openai")
     except ImportError as error:

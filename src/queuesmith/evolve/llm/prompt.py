@@ -174,10 +174,7 @@ class Prompt:
     @property
     def messages(self) -> list[dict[str, str]]:
         """Both, as an endpoint takes them."""
-        return [
-            {"role": "system", "content": self.system},
-            {"role": "user", "content": self.user},
-        ]
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
 
 
 def about_tokens(text: str) -> int:

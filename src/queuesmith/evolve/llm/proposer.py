@@ -99,11 +99,6 @@ class Llm:
     batch : int
         Proposals worth asking for at a time: what is asked for in one call of `propose` is lost
         together if the process dies in it.
-
-    Raises
-    ------
-    ConfigError
-        If an option makes no sense, no model is named, or the package `openai` is missing.
     """
 
     name = "llm"
@@ -128,12 +123,6 @@ class Llm:
         ``cost``, ``problem``, ``attempts`` and ``usage`` in its `meta`; one without a policy has a
         comment for a text, which says why. Further policies of an answer are handed on while fewer
         than `count` were found.
-
-        Raises
-        ------
-        ConfigError
-            If nothing caps the cost, or the endpoint refuses every question or does not answer
-            several in a row.
         """
         if self._gave_up:
             raise ConfigError(self._gave_up)

@@ -182,14 +182,8 @@ def frontier_figure(
                 "data": data if dots or named else [],
                 "layout": {
                     "title": {"text": "Tuning windows"},
-                    "xaxis": {
-                        "title": {"text": "mean TTFT / fcfs's"},
-                        "range": [left, right],
-                    },
-                    "yaxis": {
-                        "title": {"text": "p99 TTFT / fcfs's"},
-                        "range": [bottom, top],
-                    },
+                    "xaxis": {"title": {"text": "mean TTFT / fcfs's"}, "range": [left, right]},
+                    "yaxis": {"title": {"text": "p99 TTFT / fcfs's"}, "range": [bottom, top]},
                     "shapes": [
                         {
                             "type": "line",

@@ -23,13 +23,7 @@ from queuesmith.evolve.page.tables import (
     verdicts_table,
     wins_table,
 )
-from queuesmith.evolve.page.text import (
-    headline,
-    name_of,
-    nearest_words,
-    sentences,
-    suggestions,
-)
+from queuesmith.evolve.page.text import headline, name_of, nearest_words, sentences, suggestions
 from queuesmith.report.atlas_tables import plain_table
 from queuesmith.report.frame import (
     fact_list,
@@ -53,11 +47,6 @@ def write_evolution(document: Mapping[str, Any], path: Path) -> Path:
         Of schema ``queuesmith.evolution/1``.
     path : Path
         Where to write; folders are made, an existing file is replaced.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written.
     """
     return write_page(render_evolution(document), path)
 

@@ -257,11 +257,6 @@ def prepare_traffic(
         The heaviest runs first, since that is where bad candidates show themselves.
     seed : int
         Of the noise on predictions.
-
-    Raises
-    ------
-    TraceError
-        If a window cannot run on the engine.
     """
     cells, workloads, alone = [], [], []
     for window in windows:

@@ -79,13 +79,7 @@ def pick_windows(table: WhoWins, windows: Sequence[int], count: int) -> list[int
 
 
 def freeze_windows(config: EvolveConfig, folder: Path) -> WindowSet:
-    """Cut the windows of a run, write them to its folder, and read them back.
-
-    Raises
-    ------
-    QueuesmithError
-        If a source is missing, unreadable or too short.
-    """
+    """Cut the windows of a run, write them to its folder, and read them back."""
     path = folder / WINDOWS_FILE
     if config.set_file:
         given = WindowSet.load(config.set_file)
