@@ -9,22 +9,23 @@ from itertools import accumulate
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.evolve.page.figures import label
+from queuesmith.evolve.page.figures import DIGITS, label, panel
 from queuesmith.report.parts import COLORS, REFERENCE_COLOR, Figure, escape_label
 
 #: Dots of one figure.
 MOST_DOTS = 6_000
-_DIGITS = 4
 #: Of candidates that violate a tail, and of those that do not.
 _DOT: dict[bool, dict[str, Any]] = {
     False: {"symbol": "x-thin-open", "size": 5},
     True: {"symbol": "circle", "size": 6},
 }
+_LEGEND = {"showlegend": True, "legend": {"orientation": "h", "y": -0.18}}
 
 Row = Mapping[str, Any]
+Columns = Mapping[str, Sequence[Any]]
 
 
-def population_figure(columns: Mapping[str, Sequence[Any]], champion: int | None) -> Figure:
+def population_figure(columns: Columns, champion: int | None) -> Figure:
     """Draw every scored candidate by size and score."""
     shown, note = thinned(columns)
     data: list[dict[str, Any]] = []
@@ -32,31 +33,23 @@ def population_figure(columns: Mapping[str, Sequence[Any]], champion: int | None
         for clean in (False, True):
             chosen = [row for row in rows if columns["clean"][row] == clean]
             if chosen:
-                data.append(
-                    {
-                        "style": int(clean),
-                        "name": name + ("" if clean else ", breaks a guard"),
-                        "x": [columns["size"][row] for row in chosen],
-                        "y": numbers.compact([columns["score"][row] for row in chosen], _DIGITS),
-                        "customdata": [columns["number"][row] for row in chosen],
-                        "marker": _DOT[clean] | {"color": color},
-                    }
-                )
+                trace = _trace(columns, chosen, "size", "score")
+                own = {"style": int(clean), "name": name + ("" if clean else ", breaks a guard")}
+                data.append(trace | own | {"marker": _DOT[clean] | {"color": color}})
     front = _front(
-        [
-            (columns["size"][row], -columns["score"][row])
-            for row in range(len(columns["number"]))
-            if columns["clean"][row] and columns["track"][row] == "search"
-        ]
+        (columns["size"][row], -columns["score"][row])
+        for row in range(len(columns["number"]))
+        if columns["clean"][row] and columns["track"][row] == "search"
     )
     if front:
         data.append(
             {"style": 2, "x": [x for x, _ in front], "y": [-y for _, y in front], "name": "front"}
         )
     if champion in columns["number"]:
-        data.append(_star(columns, columns["number"].index(champion), "size", "score"))
+        row = columns["number"].index(champion)
+        data.append(_trace(columns, [row], "size", "score") | {"style": 3, "name": "champion"})
     scores = [value for value in columns["score"] if value is not None]
-    top = max(scores, default=1.0)
+    bottom, top = max(min(scores, default=0.0), -1.0) - 0.05, max(scores, default=1.0) + 0.08
     return Figure(
         name="population",
         title="The archive: score against size",
@@ -65,28 +58,28 @@ def population_figure(columns: Mapping[str, Sequence[Any]], champion: int | None
         "is the champion. Those stopped early, of whom only a bound is known, are left out; scores "
         "far below 0 lie outside, zoom out to see them." + note,
         panels=[
-            {
-                "follows": [],
-                "styles": _dot_styles("no. %{customdata}: %{y:+.3f}, %{x} nodes"),
-                "data": data,
-                "layout": {
-                    "title": {"text": "All that was tried"},
-                    "xaxis": {"title": {"text": "nodes"}, "rangemode": "tozero"},
-                    "yaxis": {
-                        "title": {"text": "score (fcfs = 0)"},
-                        "range": [max(min(scores, default=0.0), -1.0) - 0.05, top + 0.08],
-                    },
-                    "showlegend": True,
-                    "legend": {"orientation": "h", "y": -0.18},
-                },
-            }
+            panel(
+                *("All that was tried", "nodes", "score (fcfs = 0)"),
+                _dot_styles("no. %{customdata}: %{y:+.3f}, %{x} nodes"),
+                data,
+                {"rangemode": "tozero"},
+                {"range": [bottom, top]},
+                **_LEGEND,
+            )
         ],
     )
 
 
-def frontier_figure(
-    columns: Mapping[str, Sequence[Any]], leaderboard: Sequence[Row], name: str
-) -> Figure:
+def _trace(columns: Columns, rows: Sequence[int], x: str, y: str) -> dict[str, Any]:
+    """Return the candidates in some rows as dots."""
+    return {
+        "x": numbers.compact([columns[x][row] for row in rows], DIGITS),
+        "y": numbers.compact([columns[y][row] for row in rows], DIGITS),
+        "customdata": [columns["number"][row] for row in rows],
+    }
+
+
+def frontier_figure(columns: Columns, leaderboard: Sequence[Row], name: str) -> Figure:
     """Draw mean against p99, both over FCFS's: what can be had at once.
 
     Parameters
@@ -102,62 +95,41 @@ def frontier_figure(
     data: list[dict[str, Any]] = []
     for group, color, rows in _groups(columns, shown):
         known = [row for row in rows if columns["mean_ratio"][row] is not None]
-        data.append(
-            {
-                "style": 1,
-                "name": group,
-                "x": numbers.compact([columns["mean_ratio"][row] for row in known], _DIGITS),
-                "y": numbers.compact([columns["p99_ratio"][row] for row in known], _DIGITS),
-                "customdata": [columns["number"][row] for row in known],
-                "marker": _DOT[True] | {"color": color},
-            }
-        )
-    dots = [
-        (mean, p99)
-        for mean, p99 in zip(columns["mean_ratio"], columns["p99_ratio"], strict=True)
-        if mean is not None
-    ]
+        trace = _trace(columns, known, "mean_ratio", "p99_ratio")
+        data.append(trace | {"style": 1, "name": group, "marker": _DOT[True] | {"color": color}})
+    pairs = zip(columns["mean_ratio"], columns["p99_ratio"], strict=True)
+    dots = [(mean, p99) for mean, p99 in pairs if mean is not None]
     named = [row for row in leaderboard if row["mean_ratio"] is not None]
     classics = [row for row in named if row["kind"] == "classic"]
     front = _front([*dots, *((row["mean_ratio"], row["p99_ratio"]) for row in classics)])
-    data.append(
-        {
-            "style": 2,
-            "x": numbers.compact([x for x, _ in front], _DIGITS),
-            "y": numbers.compact([y for _, y in front], _DIGITS),
-            "name": "frontier",
-        }
-    )
     means = [mean for mean, _ in dots] + [row["mean_ratio"] for row in named]
     p99s = [p99 for _, p99 in dots] + [row["p99_ratio"] for row in named]
     left, bottom = min(means, default=0.5) - 0.03, min(p99s, default=0.5) - 0.05
     right, top = 1.15, min(max(p99s, default=2.0), 2.2) + 0.05
-    labels = _label_places(classics, (left, right), top - bottom)
+    places = _label_places(classics, (left, right), top - bottom)
+    names = [escape_label(label(row["policy"])) for row in classics]
+    data.append(_points(2, "frontier", front))
     data.append(
-        {
-            "style": 4,
-            "x": numbers.compact([row["mean_ratio"] for row in classics], _DIGITS),
-            "y": numbers.compact([row["p99_ratio"] for row in classics], _DIGITS),
-            "textposition": [place or "top center" for place in labels],
-            "text": [
-                escape_label(label(row["policy"])) if place else ""
-                for row, place in zip(classics, labels, strict=True)
-            ],
-            "customdata": [escape_label(label(row["policy"])) for row in classics],
-            "name": "classics",
+        _points(4, "classics", [(row["mean_ratio"], row["p99_ratio"]) for row in classics])
+        | {
+            "textposition": [place or "top center" for place in places],
+            "text": [shown if place else "" for shown, place in zip(names, places, strict=True)],
+            "customdata": names,
         }
     )
     for row in named:
         if row["kind"] == "candidate":
-            data.append(
-                {
-                    "style": 3,
-                    "x": [row["mean_ratio"]],
-                    "y": [row["p99_ratio"]],
-                    "name": escape_label(name),
-                    "customdata": [escape_label(name)],
-                }
-            )
+            own = escape_label(name)
+            star = {"style": 3, "x": [row["mean_ratio"]], "y": [row["p99_ratio"]], "name": own}
+            data.append(star | {"customdata": [own]})
+    diamonds = {
+        "mode": "markers+text",
+        "textfont": {"size": 10},
+        "marker": {"symbol": "diamond", "size": 8, "color": COLORS[1]},
+        "hovertemplate": "%{customdata}: mean %{x:.3f}, p99 %{y:.3f} x fcfs<extra></extra>",
+    }
+    dotted = {"color": REFERENCE_COLOR, "width": 1, "dash": "dot"}
+    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1.02, "y1": 1.02}
     return Figure(
         name="frontier",
         title="The attainable frontier: mean against p99",
@@ -166,96 +138,49 @@ def frontier_figure(
         "(the champion) on all tuning windows, so a dot may owe its place to easy windows. The "
         "line joins what nothing else tried beats in both." + note,
         panels=[
-            {
-                "follows": [],
-                "styles": [
-                    *_dot_styles("no. %{customdata}: mean %{x:.3f}, p99 %{y:.3f} x fcfs"),
-                    {
-                        "type": "scatter",
-                        "mode": "markers+text",
-                        "textfont": {"size": 10},
-                        "marker": {"symbol": "diamond", "size": 8, "color": COLORS[1]},
-                        "hovertemplate": "%{customdata}: mean %{x:.3f}, p99 %{y:.3f} x fcfs"
-                        "<extra></extra>",
-                    },
-                ],
-                "data": data if dots or named else [],
-                "layout": {
-                    "title": {"text": "Tuning windows"},
-                    "xaxis": {"title": {"text": "mean TTFT / fcfs's"}, "range": [left, right]},
-                    "yaxis": {"title": {"text": "p99 TTFT / fcfs's"}, "range": [bottom, top]},
-                    "shapes": [
-                        {
-                            "type": "line",
-                            "xref": "paper",
-                            "x0": 0,
-                            "x1": 1,
-                            "y0": 1.02,
-                            "y1": 1.02,
-                            "line": {"color": REFERENCE_COLOR, "width": 1, "dash": "dot"},
-                        }
-                    ],
-                    "showlegend": True,
-                    "legend": {"orientation": "h", "y": -0.18},
-                },
-            }
+            panel(
+                *("Tuning windows", "mean TTFT / fcfs's", "p99 TTFT / fcfs's"),
+                [*_dot_styles("no. %{customdata}: mean %{x:.3f}, p99 %{y:.3f} x fcfs"), diamonds],
+                data if dots or named else [],
+                {"range": [left, right]},
+                {"range": [bottom, top]},
+                shapes=[across | {"line": dotted}],
+                **_LEGEND,
+            )
         ],
     )
 
 
-def _groups(
-    columns: Mapping[str, Sequence[Any]], rows: Sequence[int]
-) -> Iterable[tuple[str, str, list[int]]]:
+def _points(style: int, name: str, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    x, y = (numbers.compact([point[axis] for point in points], DIGITS) for axis in (0, 1))
+    return {"style": style, "name": name, "x": x, "y": y}
+
+
+def _groups(columns: Columns, rows: Sequence[int]) -> Iterable[tuple[str, str, list[int]]]:
     """Return the candidates of the control, and those of each proposer of the search."""
     found: dict[str, list[int]] = {}
     for row in rows:
         control = columns["track"][row] == "control"
         found.setdefault("control" if control else columns["proposer"][row], []).append(row)
-    ordered = sorted(found, key=lambda name: (name != "control", name))
-    turn = 0
-    for name in ordered:
-        color = REFERENCE_COLOR
-        if name != "control":
-            color = COLORS[(0, 2, 3, 4, 5)[turn % 5]]
-            turn += 1
-        yield escape_label(name), color, found[name]
+    if "control" in found:
+        yield "control", REFERENCE_COLOR, found.pop("control")
+    for turn, name in enumerate(sorted(found)):
+        yield escape_label(name), COLORS[(0, 2, 3, 4, 5)[turn % 5]], found[name]
 
 
 def _dot_styles(hover: str) -> list[dict[str, Any]]:
     """Return the looks of what breaks a guard, what does not, a front, and the champion."""
     template = f"{hover}<extra>%{{fullData.name}}</extra>"
-    dot = {"type": "scatter", "mode": "markers", "opacity": 0.7, "hovertemplate": template}
+    dot = {"mode": "markers", "opacity": 0.7, "hovertemplate": template}
+    front = {"color": COLORS[2], "width": 2, "shape": "hv"}
+    edge = {"color": "#333333", "width": 1}
+    star = {"symbol": "star", "size": 16, "color": COLORS[4], "line": edge}
     return [
         dot,
         dot,
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "line": {"color": COLORS[2], "width": 2, "shape": "hv"},
-            "hoverinfo": "skip",
-        },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "marker": {
-                "symbol": "star",
-                "size": 16,
-                "color": COLORS[4],
-                "line": {"color": "#333333", "width": 1},
-            },
-            "hovertemplate": template,
-        },
+        {"mode": "lines", "line": front, "hoverinfo": "skip"},
+        {"mode": "markers", "marker": star, "hovertemplate": template},
     ]
-
-
-def _star(columns: Mapping[str, Sequence[Any]], row: int, x: str, y: str) -> dict[str, Any]:
-    return {
-        "style": 3,
-        "name": "champion",
-        "x": [columns[x][row]],
-        "y": [columns[y][row]],
-        "customdata": [columns["number"][row]],
-    }
 
 
 def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
