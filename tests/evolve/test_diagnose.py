@@ -318,12 +318,13 @@ def row(load="heavy", **changes):
     }
 
 
-def diagnosis(tuning=None, validation=None, scores=(0.3, 0.3), wins=None, apart=0.3):
+def diagnosis(tuning=None, validation=None, scores=(0.3, 0.3), wins=None, apart=0.3, leader=0.2):
     def part(rows, value):
         return {
             "leaderboard": [
-                {"kind": "candidate", "score": value, "low": value - 0.1, "high": value + 0.1},
-                {"kind": "classic", "score": 0.2, "low": 0.1, "high": 0.3, "broken_guards": 0},
+                {"kind": "candidate", "policy": "mine", "broken_guards": 0}
+                | {"score": value, "low": value - 0.1, "high": value + 0.1},
+                {"kind": "classic", "policy": "hrrn", "broken_guards": 0, "score": leader},
             ],
             "configurations": rows or [row()],
             "wins": wins or {"sjf": 2.0, "hrrn": 2.0},
@@ -345,6 +346,13 @@ def test_where_all_is_well_there_is_one_good_word():
     assert said["kind"] == "good"
     assert said["text"].startswith("Breaks no guard")
     assert "azure at heavy: +0.300" in said["text"]
+
+
+def test_nobody_is_good_whom_another_policy_leads():
+    [said] = suggest(diagnosis(leader=9.0))
+
+    assert said["kind"] == "lost"
+    assert "hrrn leads on tuning windows with +9.000 against +0.300" in said["text"]
 
 
 def test_a_broken_guard_names_who_pays_who_keeps_it_and_a_bound():

@@ -5,7 +5,8 @@ from typing import Any
 
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evolve.diagnosis.payers import worst_off
-from queuesmith.numbers import change, number, share
+from queuesmith.evolve.gates.measurements import standing_order
+from queuesmith.numbers import UNDEFINED, change, number, share
 
 #: p99 TTFT over FCFS's from which half of the usual guard's margin is used up.
 PENALISED = 1.025
@@ -39,7 +40,7 @@ def suggest(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
     kinds = (_guards, _losses, _overfit, _alike, _windows, _idle)
     found = [one for kind in kinds for one in kind(diagnosis)]
     if not any(one["kind"] in ("guard", "lost", "overfit") for one in found):
-        found.insert(0, _good(diagnosis))
+        found.insert(0, _overall(diagnosis))
     return found
 
 
@@ -97,7 +98,7 @@ def _guards(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             best = max(keeps, key=_value)
             said.append(
                 f"{best['policy']} breaks none there and gains {best['score']:+.3f} "
-                f"({_signed(row['score'])} here)"
+                f"({signed(row['score'])} here)"
             )
         if ratio > PENALISED:
             said.append(
@@ -108,8 +109,9 @@ def _guards(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield _say("guard", ". ".join(said) + ".", **_place(part, row), **numbers)
 
 
-def _signed(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:+.3f}"
+def signed(value: float | None) -> str:
+    """Return a score with its sign."""
+    return UNDEFINED if value is None else f"{value:+.3f}"
 
 
 def _losses(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -206,14 +208,31 @@ def _idle(diagnosis: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield _say("idle", text, configurations=idle)
 
 
-def _good(diagnosis: Mapping[str, Any]) -> dict[str, Any]:
+def _overall(diagnosis: Mapping[str, Any]) -> dict[str, Any]:
+    """Say who leads over all configurations together, or that nobody does but the candidate.
+
+    No classic may be better by more than the margin in any one configuration, and one of them still
+    be better over all of them together.
+    """
+    leaders = []
+    for part, values in diagnosis["parts"].items():
+        mine, *others = values["leaderboard"]
+        best = min(others, key=standing_order)
+        ahead = standing_order(best) < standing_order(mine)
+        if ahead and signed(best["score"]) != signed(mine["score"]):
+            leaders.append(
+                f"{best['policy']} leads on {part} windows with {signed(best['score'])} against "
+                f"{signed(mine['score'])}"
+            )
+    if leaders:
+        return _say("lost", f"Over all configurations together {'; '.join(leaders)}.")
     rows = [row for _, row in configurations(diagnosis)]
     least = min(rows, key=_value)
     return _say(
         "good",
         f"Breaks no guard, and no classic that breaks none is better by more than {MARGIN:g} in "
         f"any of {len(rows)} configurations. Least is gained on {least['source']} at "
-        f"{least['load']}: {_signed(least['score'])}.",
+        f"{least['load']}: {signed(least['score'])}.",
         num_configurations=len(rows),
         least=least["score"],
     )

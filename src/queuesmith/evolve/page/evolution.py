@@ -23,7 +23,7 @@ from queuesmith.evolve.page.tables import (
     verdicts_table,
     wins_table,
 )
-from queuesmith.evolve.page.text import headline, name_of, nearest_words, sentences, suggestions
+from queuesmith.evolve.page.text import headline, name_of, nearest_words, sentences
 from queuesmith.report.atlas_tables import plain_table
 from queuesmith.report.frame import (
     fact_list,
@@ -156,7 +156,7 @@ def _diagnosis(document: Mapping[str, Any]) -> Found:
     figure = heat_figure(diagnosis, name)
     suggested = "".join(
         f'<li class="{escape(one["kind"])}">{prose(one["text"])}</li>'
-        for one in suggestions(diagnosis)
+        for one in diagnosis["suggestions"]
     )
     control = '<div class="control" data-control="part"></div>'
     body = (

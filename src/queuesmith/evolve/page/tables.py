@@ -6,7 +6,7 @@ from typing import Any
 
 from queuesmith import numbers
 from queuesmith.evolve.diagnosis.payers import NAMES
-from queuesmith.evolve.diagnosis.suggestions import lost_cells
+from queuesmith.evolve.diagnosis.suggestions import lost_cells, signed
 from queuesmith.evolve.gates.measurements import standing_order
 from queuesmith.evolve.page.figures import label, short
 from queuesmith.report.atlas_tables import plain_table, when
@@ -41,7 +41,7 @@ def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
             f"<tr{' class=answer' if mine else ''}>"
             f'<td class="number">{place}</td><th scope="row"><span class="policy">'
             f"{escape(shown)}</span></th>"
-            f'<td class="number"><b>{prose(_score(row["score"]))}</b>'
+            f'<td class="number"><b>{prose(signed(row["score"]))}</b>'
             f"<small>{prose(_interval(row))}</small></td>"
             f'<td class="number {"bad" if broken else "good"}" '
             f'title="{escape("; ".join(row["reasons"]))}">{broken}</td>'
@@ -90,8 +90,8 @@ def lost_table(diagnosis: Mapping[str, Any]) -> str:
                 row["load"],
                 ", ".join(label(name) for name in row["winners"][:2])
                 + (f" (+{len(row['winners']) - 2})" if len(row["winners"]) > 2 else ""),
-                _score(row["best_classic"]),
-                _score(row["score"]),
+                signed(row["best_classic"]),
+                signed(row["score"]),
             ]
             for row in lost[:MOST_LOST]
         ]
@@ -168,7 +168,7 @@ def _less_one(ratio: float | None) -> float | None:
 
 
 def _standing(score: float | None, mean: float | None, p99: float | None) -> list[str]:
-    return [_score(score), numbers.change(mean), numbers.change(p99)]
+    return [signed(score), numbers.change(mean), numbers.change(p99)]
 
 
 def situations_table(rows: Sequence[Row]) -> str:
@@ -209,7 +209,7 @@ def diffs(lineage: Mapping[str, Any]) -> str:
         parts.append(
             f'<details class="step"{" open" if place == last else ""}><summary>'
             f"no. {step['parent']} &rarr; no. {step['child']}: {escape(step['note'])} "
-            f"({prose(_score(step['score_parent']))} &rarr; {prose(_score(step['score_child']))})"
+            f"({prose(signed(step['score_parent']))} &rarr; {prose(signed(step['score_child']))})"
             f'</summary><pre class="diff"><code>{lines or "no line differs"}</code></pre></details>'
         )
     return "".join(parts)
@@ -269,10 +269,6 @@ def gates_table(judgement: Mapping[str, Any]) -> str:
         name = f"{gate.get('gate')} {gate.get('name')}"
         rows.append((name, Cell(word, css=css), str(gate.get("sentence"))))
     return table(("gate", "outcome", "what it saw"), rows, "gates", words=range(3))
-
-
-def _score(value: float | None) -> str:
-    return numbers.UNDEFINED if value is None else f"{value:+.3f}"
 
 
 def _interval(row: Row) -> str:

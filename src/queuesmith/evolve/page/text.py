@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from queuesmith import numbers
-from queuesmith.evaluation.goals import MARGIN
-from queuesmith.evolve.diagnosis.suggestions import lost_cells
+from queuesmith.evolve.diagnosis.suggestions import lost_cells, signed
 from queuesmith.evolve.gates.measurements import standing_order
 from queuesmith.evolve.page.figures import label
 from queuesmith.report.text import plain
@@ -28,72 +27,46 @@ def name_of(document: Mapping[str, Any]) -> str:
     return f"champion (no. {champion['candidate']})"
 
 
-def _subject(document: Mapping[str, Any]) -> str:
-    article = "The " if document["champion"]["candidate"] is not None else ""
-    return f"{article}{name_of(document)}"
-
-
 def headline(document: Mapping[str, Any]) -> str:
     """Say in one sentence how the run went."""
-    judgement, champion = document["judgement"], document["champion"]
-    if not champion:
+    if not document["champion"]:
         return "The run has found nothing yet."
-    if judgement:
-        return f"{_subject(document)}: {judgement.get('verdict')}"
-    row = _own_row(document, "validation") or _own_row(document, "tuning")
-    if row is None:
-        return f"{_subject(document)} has not been judged."
-    part, standing = row
-    broken = standing["broken_guards"]
+    subject = ("The " if document["champion"]["candidate"] is not None else "") + name_of(document)
+    if document["judgement"]:
+        return f"{subject}: {document['judgement'].get('verdict')}"
+    parts = document["diagnosis"]["parts"] if document["diagnosis"] else {}
+    part = next((name for name in ("validation", "tuning") if name in parts), None)
+    if part is None:
+        return f"{subject} has not been judged."
+    row = parts[part]["leaderboard"][0]
     return (
-        f"{_subject(document)} gains {_signed(standing['score'])} on {part} windows "
-        f"{'and breaks no guard' if not broken else f'but breaks {broken} guard(s)'}; it has not "
-        "been judged."
+        f"{subject} gains {signed(row['score'])} on {part} windows, guards broken: "
+        f"{row['broken_guards']}; it has not been judged."
     )
-
-
-def _own_row(document: Mapping[str, Any], part: str) -> tuple[str, Mapping[str, Any]] | None:
-    diagnosis = document["diagnosis"]
-    if not diagnosis or part not in diagnosis["parts"]:
-        return None
-    return part, diagnosis["parts"][part]["leaderboard"][0]
 
 
 def sentences(document: Mapping[str, Any]) -> list[str]:
     """Say what is most worth knowing: beside the classics, beside the control, over time."""
     found = []
     diagnosis = document["diagnosis"]
-    for part in diagnosis["parts"] if diagnosis else ():
-        mine, *others = diagnosis["parts"][part]["leaderboard"]
+    for part, values in diagnosis["parts"].items() if diagnosis else ():
+        mine, *others = values["leaderboard"]
         best = min(others, key=standing_order)
-        text = (
-            f"On {part} windows it gains {_signed(mine['score'])} ({_signed(mine['low'])} to "
-            f"{_signed(mine['high'])}) and breaks {mine['broken_guards']} guard(s); the best "
-            f"classic that breaks none, {label(best['policy'])}, gains {_signed(best['score'])}"
+        found.append(
+            f"On {part} windows it gains {signed(mine['score'])} "
+            f"({signed(mine['low'])} to {signed(mine['high'])}), guards broken: "
+            f"{mine['broken_guards']}; the best classic that breaks none, {label(best['policy'])}, "
+            f"gains {signed(best['score'])}."
         )
-        found.append(f"{text}.")
-    trend = document["trend"]
-    search, control = trend["search"], trend["control"]
+    search, control = document["trend"]["search"], document["trend"]["control"]
     if search["last"] is not None and control["last"] is not None:
         found.append(
-            f"In the last generation the search stands at {_signed(search['last'])} on tuning "
-            f"windows and random search with as many evaluations at {_signed(control['last'])} "
-            f"(mean over {len(document['run']['seeds'])} seed(s)). {_rising(search)}"
+            f"In the last generation the search stands at {signed(search['last'])} on "
+            f"tuning windows, {signed(search['last'] - search['two_thirds'])} of it from "
+            "the last third of the generations; random search with as many evaluations stands at "
+            f"{signed(control['last'])} (mean over {len(document['run']['seeds'])} seed(s))."
         )
     return found
-
-
-def _rising(search: Mapping[str, float]) -> str:
-    gain = search["last"] - search["two_thirds"]
-    if gain > MARGIN:
-        return (
-            f"The last third of the generations added {_signed(gain)}: it was still rising, so "
-            "more generations may help."
-        )
-    return (
-        f"The last third of the generations added {_signed(gain)}: more of the same would add "
-        "little."
-    )
 
 
 def nearest_words(diagnosis: Mapping[str, Any]) -> str:
@@ -107,31 +80,6 @@ def nearest_words(diagnosis: Mapping[str, Any]) -> str:
     )
 
 
-def suggestions(diagnosis: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a diagnosis suggests; "good" gives way where another policy leads a leaderboard.
-
-    No classic may be better by more than the margin in any one configuration, and one of them still
-    be better over all of them together.
-    """
-    leaders = []
-    for part, values in diagnosis["parts"].items():
-        mine, *others = values["leaderboard"]
-        best = min(others, key=standing_order)
-        ahead = standing_order(best) < standing_order(mine)
-        if ahead and _signed(best["score"]) != _signed(mine["score"]):
-            leaders.append(
-                f"{label(best['policy'])} leads on {part} windows with {_signed(best['score'])} "
-                f"against {_signed(mine['score'])}"
-            )
-    if not leaders:
-        return list(diagnosis["suggestions"])
-    text = f"Over all configurations together {'; '.join(leaders)}."
-    return [
-        {"kind": "lost", "text": text} if one["kind"] == "good" else one
-        for one in diagnosis["suggestions"]
-    ]
-
-
 def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
     """Print a diagnosis: suggestions first, then totals, wins and losses.
 
@@ -140,7 +88,7 @@ def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
     document : mapping
         Of schema ``queuesmith.diagnosis/1``.
     """
-    for one in suggestions(document):
+    for one in document["suggestions"]:
         color = _COLORS.get(one["kind"], "")
         console.print(Text(f"{one['kind']}: ", color).append(plain(one["text"]), "none"))
     console.print(Text(plain(nearest_words(document))))
@@ -148,10 +96,10 @@ def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
         console.print()
         console.print(_totals(part, values, document))
         lost = lost_cells(values)
+        most = f", most on {_cell(lost[0])}" if lost else ""
         console.print(
             Text(
-                f"Lost to a classic on {len(lost)} of {len(values['cells'])} windows x loads"
-                + (f", most on {_cell(lost[0])}" if lost else "")
+                f"Lost to a classic on {len(lost)} of {len(values['cells'])} windows x loads{most}"
             )
         )
     kinds = sorted(set(document["sources"].values()))
@@ -159,39 +107,26 @@ def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
 
 
 def _cell(row: Mapping[str, Any]) -> str:
-    winner = label(row["winners"][0])
     return plain(
-        f"{row['source']} window {row['window']} at {row['load']}: {_signed(row['score'])}, "
-        f"{winner} {_signed(row['best_classic'])}"
+        f"{row['source']} window {row['window']} at {row['load']}: {signed(row['score'])}, "
+        f"{label(row['winners'][0])} {signed(row['best_classic'])}"
     )
 
 
 def _totals(part: str, values: Mapping[str, Any], document: Mapping[str, Any]) -> Table:
-    table = Table(
-        title=f"{part} windows",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-    )
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
+    table = Table(title=f"{part} windows", title_justify="left", title_style="bold", **look)
     table.add_column("policy", overflow="fold")
     for head in ("gain", "guards broken", "wins"):
         table.add_column(head, justify="right", no_wrap=True)
     mine, *others = values["leaderboard"]
-    rows = sorted([mine, *sorted(others, key=standing_order)[:6]], key=standing_order)
-    for row in rows:
+    for row in sorted([mine, *sorted(others, key=standing_order)[:6]], key=standing_order):
         own = row is mine
         name = document["policy"]["name"] if own else label(row["policy"])
-        wins = "" if own else numbers.number(values["wins"].get(row["policy"], 0.0))
         table.add_row(
             Text(plain(name), "bold green" if own else ""),
-            _signed(row["score"]),
+            signed(row["score"]),
             Text(str(row["broken_guards"]), "red" if row["broken_guards"] else ""),
-            wins,
+            "" if own else numbers.number(values["wins"].get(row["policy"], 0.0)),
         )
     return table
-
-
-def _signed(value: float | None) -> str:
-    return numbers.UNDEFINED if value is None else f"{value:+.3f}"
