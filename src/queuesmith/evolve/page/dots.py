@@ -19,7 +19,7 @@ _DOT: dict[bool, dict[str, Any]] = {
     False: {"symbol": "x-thin-open", "size": 5},
     True: {"symbol": "circle", "size": 6},
 }
-_LEGEND = {"showlegend": True, "legend": {"orientation": "h", "y": -0.18}}
+_LEGEND: dict[str, Any] = {"showlegend": True, "legend": {"orientation": "h", "y": -0.18}}
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Any]]

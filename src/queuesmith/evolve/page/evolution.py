@@ -9,20 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from queuesmith.evolve.page import tables
 from queuesmith.evolve.page.dots import frontier_figure, population_figure
 from queuesmith.evolve.page.figures import heat_figure, lineage_figure, progress_figure
-from queuesmith.evolve.page.tables import (
-    budget_table,
-    diffs,
-    gates_table,
-    leaderboard_table,
-    lost_table,
-    nearest_table,
-    payers_table,
-    situations_table,
-    verdicts_table,
-    wins_table,
-)
 from queuesmith.evolve.page.text import headline, name_of, nearest_words, sentences
 from queuesmith.report.atlas_tables import plain_table
 from queuesmith.report.frame import (
@@ -116,23 +105,25 @@ def _progress(document: Mapping[str, Any]) -> Found:
 
 def _leaderboard(document: Mapping[str, Any]) -> Found:
     diagnosis = document["diagnosis"]
-    tables = []
+    boards = []
     if diagnosis:
         for part, values in diagnosis["parts"].items():
-            table = leaderboard_table(values["leaderboard"], name_of(document), f"board-{part}")
-            tables.append(f"<div><h3>{escape(part.capitalize())} windows</h3>{table}</div>")
+            table = tables.leaderboard_table(
+                values["leaderboard"], name_of(document), f"board-{part}"
+            )
+            boards.append(f"<div><h3>{escape(part.capitalize())} windows</h3>{table}</div>")
     if held_out := _held_out(document["judgement"]):
         judged = document["judgement"]["policy"]["name"]
-        table = leaderboard_table(held_out, judged, "board-held-out")
-        tables.append(f"<div><h3>Held-out windows <small>opened once</small></h3>{table}</div>")
-    if not tables:
+        table = tables.leaderboard_table(held_out, judged, "board-held-out")
+        boards.append(f"<div><h3>Held-out windows <small>opened once</small></h3>{table}</div>")
+    if not boards:
         return [], None
     lead = (
         "Gain in the goal, the mean over all configurations (source x load), and how many guards "
         "are broken in them: whoever breaks one stands below all that break none. The search has "
         "looked at tuning windows; only windows it has not seen can prove anything."
     )
-    body = f'<div class="tables">{"".join(tables)}</div>'
+    body = f'<div class="tables">{"".join(boards)}</div>'
     return [], ("leaderboard", "Leaderboard with the classics", lead, body)
 
 
@@ -162,13 +153,13 @@ def _diagnosis(document: Mapping[str, Any]) -> Found:
     body = (
         f'<ul class="answers" id="suggestions">{suggested}</ul>'
         + figure_card(figure)
-        + f'<div class="tables"><div><h3>Which classic wins how often</h3>{wins_table(diagnosis)}'
-        f"</div><div>{control}{lost_table(diagnosis)}</div></div>"
+        + '<div class="tables"><div><h3>Which classic wins how often</h3>'
+        f"{tables.wins_table(diagnosis)}</div><div>{control}{tables.lost_table(diagnosis)}</div></div>"
         "<h3>Who paid <small>mean TTFT beside fcfs, and p99 below; quarters of the requests"
-        f"</small></h3>{control}{payers_table(diagnosis)}"
+        f"</small></h3>{control}{tables.payers_table(diagnosis)}"
         "<h3>What the nearest classic would have done</h3>"
         f"<p>{prose(nearest_words(diagnosis))}</p>"
-        f"{control}{nearest_table(diagnosis, name)}"
+        f"{control}{tables.nearest_table(diagnosis, name)}"
     )
     lead = (
         "Which classic wins on which window and load, where the candidate lost, who paid for its "
@@ -196,7 +187,7 @@ def _policy(document: Mapping[str, Any]) -> Found:
         return [], None
     body = (
         f"<pre><code>{escape(champion['text'])}</code></pre>"
-        f"{situations_table(champion['situations'])}"
+        f"{tables.situations_table(champion['situations'])}"
     )
     lead = (
         "The whole policy file, and the place at which it admits requests of each kind, first "
@@ -214,7 +205,7 @@ def _lineage(document: Mapping[str, Any]) -> Found:
         f"{len(lineage['nodes'])} candidates led to it. Below, the main line step by step, from "
         "each parent to its child."
     )
-    return [figure], ("lineage", "Lineage", lead, figure_card(figure) + diffs(lineage))
+    return [figure], ("lineage", "Lineage", lead, figure_card(figure) + tables.diffs(lineage))
 
 
 def _gates(document: Mapping[str, Any]) -> Found:
@@ -225,17 +216,16 @@ def _gates(document: Mapping[str, Any]) -> Found:
     if judgement:
         lead = f"{judgement['policy'].get('name')}: {judgement.get('verdict')}"
     rows = [[str(one["policy"]), str(one["verdict"])] for one in others]
-    body = gates_table(judgement) if judgement else ""
+    body = tables.gates_table(judgement) if judgement else ""
     body += "<h3>All that was judged of this run</h3>"
     body += plain_table(["policy", "verdict"], rows, "judged", words=(0, 1))
     return [], ("gates", "Gates", lead, body)
 
 
 def _spent(document: Mapping[str, Any]) -> Found:
-    body = (
-        f'<div class="tables"><div>{budget_table(document["run"], document["budget"])}</div></div>'
-        f"{verdicts_table(document['verdicts'])}"
-    )
+    budget = tables.budget_table(document["run"], document["budget"])
+    body = f'<div class="tables"><div>{budget}</div></div>'
+    body += tables.verdicts_table(document["verdicts"])
     lead = f"How the run ended: {document['run']['stopped'] or 'it has not'}."
     return [], ("spent", "Budget and verdicts", lead, body)
 

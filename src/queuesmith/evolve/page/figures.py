@@ -217,7 +217,7 @@ def lineage_figure(nodes: Sequence[Row]) -> Figure:
             }
         )
     line = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-    styles = [
+    styles: list[Row] = [
         {**line, "line": {"color": REFERENCE_COLOR, "width": 1}},
         {**line, "line": {"color": COLORS[0], "width": 3}},
         {

@@ -1,6 +1,6 @@
 """The tables of a run of evolution, as HTML. Every string from an archive is escaped here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -31,18 +31,18 @@ def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
     name : str
         Id of the table.
     """
-    ordered = sorted(rows, key=standing_order)
     body = []
-    for place, row in enumerate(ordered, start=1):
+    for place, row in enumerate(sorted(rows, key=standing_order), start=1):
         mine = row.get("kind") == "candidate"
         broken = row["broken_guards"]
-        shown = candidate if mine else label(row["policy"])
+        unknown = row["low"] is None or row["high"] is None
+        between = numbers.UNDEFINED if unknown else f"{signed(row['low'])} to {signed(row['high'])}"
         body.append(
             f"<tr{' class=answer' if mine else ''}>"
             f'<td class="number">{place}</td><th scope="row"><span class="policy">'
-            f"{escape(shown)}</span></th>"
+            f"{escape(candidate if mine else label(row['policy']))}</span></th>"
             f'<td class="number"><b>{prose(signed(row["score"]))}</b>'
-            f"<small>{prose(_interval(row))}</small></td>"
+            f"<small>{prose(between)}</small></td>"
             f'<td class="number {"bad" if broken else "good"}" '
             f'title="{escape("; ".join(row["reasons"]))}">{broken}</td>'
             f'<td class="number">{row["worse"]} of {row["num_configurations"]}</td></tr>'
@@ -51,38 +51,31 @@ def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
         f'<div class="scroll"><table id="{name}" class="board"><thead><tr><th class="number">#</th>'
         '<th>policy</th><th class="number">gain<small>95 % interval</small></th>'
         '<th class="number">guards<br>broken</th><th class="number">goal<br>worse in</th></tr>'
-        "</thead>"
-        f"<tbody>{''.join(body)}</tbody></table></div>"
+        f"</thead><tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
 def wins_table(diagnosis: Mapping[str, Any]) -> str:
     """Return how many windows x loads each classic wins, by part."""
-    parts = diagnosis["parts"]
-    totals = {part: sum(values["wins"].values()) for part, values in parts.items()}
-    names = [
-        name
-        for name in diagnosis["classics"]
-        if any(values["wins"].get(name) for values in parts.values())
-    ]
-    names.sort(key=lambda name: -sum(values["wins"][name] for values in parts.values()))
+    wins = {part: values["wins"] for part, values in diagnosis["parts"].items()}
+    total = {name: sum(of.get(name, 0.0) for of in wins.values()) for name in diagnosis["classics"]}
     rows = [
-        [
-            label(name),
-            *(
-                f"{values['wins'][name]:.1f} of {totals[part]:.0f}"
-                for part, values in parts.items()
-            ),
-        ]
-        for name in names
+        [label(name), *(f"{of[name]:.1f} of {sum(of.values()):.0f}" for of in wins.values())]
+        for name in sorted(filter(total.get, total), key=lambda name: -total[name])
     ]
-    return plain_table(["classic", *(f"{part}: wins" for part in parts)], rows, "wins")
+    return plain_table(["classic", *(f"{part}: wins" for part in wins)], rows, "wins")
+
+
+def _by_part(diagnosis: Mapping[str, Any], shown: Callable[[str, Row], str]) -> str:
+    """Return what is shown of each part; the page shows the one that is chosen."""
+    parts = diagnosis["parts"].items()
+    return "".join(f"<div{when(part=part)}>{shown(part, values)}</div>" for part, values in parts)
 
 
 def lost_table(diagnosis: Mapping[str, Any]) -> str:
     """Return the windows x loads on which a classic is better, the largest loss first."""
-    tables = []
-    for part, values in diagnosis["parts"].items():
+
+    def shown(part: str, values: Row) -> str:
         lost = lost_cells(values)
         rows = [
             [
@@ -95,26 +88,23 @@ def lost_table(diagnosis: Mapping[str, Any]) -> str:
             ]
             for row in lost[:MOST_LOST]
         ]
+        more = f", the {MOST_LOST} largest losses" if len(lost) > MOST_LOST else ""
         heads = ["window", "load", "won by", "its score", "here"]
-        tables.append(
-            f"<div{when(part=part)}><h3>Where it lost to a classic <small>{len(lost)} of "
-            f"{len(values['cells'])} {escape(part)} windows x loads"
-            f"{f', the {MOST_LOST} largest losses' if len(lost) > MOST_LOST else ''}</small></h3>"
-            + (
-                plain_table(heads, rows, f"lost-{part}", words=(0, 1, 2))
-                if rows
-                else '<p class="none">Nowhere by more than the margin.</p>'
-            )
-            + "</div>"
+        none = '<p class="none">Nowhere by more than the margin.</p>'
+        return (
+            f"<h3>Where it lost to a classic <small>{len(lost)} of {len(values['cells'])} "
+            f"{escape(part)} windows x loads{more}</small></h3>"
+            + (plain_table(heads, rows, f"lost-{part}", words=(0, 1, 2)) if rows else none)
         )
-    return "".join(tables)
+
+    return _by_part(diagnosis, shown)
 
 
 def payers_table(diagnosis: Mapping[str, Any]) -> str:
     """Return how the mean and p99 of each quarter of the requests changed beside FCFS's."""
     names = [name.removesuffix(" prompts") for each in NAMES.values() for name in each]
-    tables = []
-    for part, values in diagnosis["parts"].items():
+
+    def shown(part: str, values: Row) -> str:
         rows = [
             (
                 Cell(row["source"], small=row["load"] + (", idle" if row["idle"] else "")),
@@ -122,18 +112,18 @@ def payers_table(diagnosis: Mapping[str, Any]) -> str:
             )
             for row in values["configurations"]
         ]
-        shown = table(("configuration", *names), rows, f"paid-{part}", css="paid")
-        tables.append(f"<div{when(part=part)}>{shown}</div>")
-    return "".join(tables)
+        return table(("configuration", *names), rows, f"paid-{part}", css="paid")
+
+    return _by_part(diagnosis, shown)
 
 
 def _payer(row: Row) -> Cell:
     mean, p99 = row["mean_change"], row["p99_change"]
+    times = ("ttft_mean", "ttft_mean_fcfs", "ttft_p99", "ttft_p99_fcfs", "low", "high")
+    shown = [numbers.number(row[name]) for name in times]
     title = (
-        f"{row['num_requests']:,} requests: mean {numbers.number(row['ttft_mean'])} s for "
-        f"{numbers.number(row['ttft_mean_fcfs'])} s, p99 {numbers.number(row['ttft_p99'])} s for "
-        f"{numbers.number(row['ttft_p99_fcfs'])} s; from {numbers.number(row['low'])} to "
-        f"{numbers.number(row['high'])}"
+        f"{row['num_requests']:,} requests: mean {shown[0]} s for {shown[1]} s, p99 {shown[2]} s "
+        f"for {shown[3]} s; from {shown[4]} to {shown[5]}"
     )
     css = "bad-tail" if p99 is not None and p99 > 0.05 else ""
     return Cell(numbers.change(mean), f"p99 {numbers.change(p99)}", css, title)
@@ -141,57 +131,39 @@ def _payer(row: Row) -> Cell:
 
 def nearest_table(diagnosis: Mapping[str, Any], candidate: str) -> str:
     """Return what the nearest classic would have done in each configuration, beside."""
-    tables = []
     near = label(diagnosis["nearest"]["policy"])
-    for part, values in diagnosis["parts"].items():
-        rows = [
-            [
-                row["source"],
-                row["load"],
-                *_standing(row["score"], row["mean_change"], row["p99_change"]),
-                *_standing(
-                    row["nearest_classic"]["score"],
-                    _less_one(row["nearest_classic"]["mean_ratio"]),
-                    _less_one(row["nearest_classic"]["p99_ratio"]),
-                ),
-            ]
-            for row in values["configurations"]
-        ]
+
+    def less_one(ratio: float | None) -> str:
+        return numbers.change(None if ratio is None else ratio - 1)
+
+    def shown(part: str, values: Row) -> str:
+        rows = []
+        for row in values["configurations"]:
+            other = row["nearest_classic"]
+            mine = [numbers.change(row[name]) for name in ("mean_change", "p99_change")]
+            theirs = [less_one(other[name]) for name in ("mean_ratio", "p99_ratio")]
+            where = [row["source"], row["load"]]
+            rows.append([*where, signed(row["score"]), *mine, signed(other["score"]), *theirs])
         heads = ["source", "load", candidate, "mean", "p99", near, "mean", "p99"]
-        table = plain_table(heads, rows, f"nearest-{part}", words=(0, 1))
-        tables.append(f"<div{when(part=part)}>{table}</div>")
-    return "".join(tables)
+        return plain_table(heads, rows, f"nearest-{part}", words=(0, 1))
 
-
-def _less_one(ratio: float | None) -> float | None:
-    return None if ratio is None else ratio - 1
-
-
-def _standing(score: float | None, mean: float | None, p99: float | None) -> list[str]:
-    return [signed(score), numbers.change(mean), numbers.change(p99)]
+    return _by_part(diagnosis, shown)
 
 
 def situations_table(rows: Sequence[Row]) -> str:
     """Return whom a policy admits first at low and at high load, beside fcfs and sjf."""
+    heads = ["request", "prompt", "wait s", "place", "fcfs", "sjf"]
+    places = ("place", "place_by_arrival", "place_by_prompt")
     tables = []
     for load in dict.fromkeys(row["load"] for row in rows):
         lines = [
-            [
-                row["request"],
-                f"{row['num_prompt_tokens']:,}",
-                numbers.number(row["wait"]),
-                str(row["place"]),
-                str(row["place_by_arrival"]),
-                str(row["place_by_prompt"]),
-            ]
+            [row["request"], f"{row['num_prompt_tokens']:,}", numbers.number(row["wait"])]
+            + [str(row[name]) for name in places]
             for row in rows
             if row["load"] == load
         ]
-        heads = ["request", "prompt", "wait s", "place", "fcfs", "sjf"]
-        tables.append(
-            f"<div><h3>At {escape(load)} load</h3>"
-            f"{plain_table(heads, lines, f'situations-{escape(load)}')}</div>"
-        )
+        shown = plain_table(heads, lines, f"situations-{escape(load)}")
+        tables.append(f"<div><h3>At {escape(load)} load</h3>{shown}</div>")
     return f'<div class="tables">{"".join(tables)}</div>'
 
 
@@ -269,9 +241,3 @@ def gates_table(judgement: Mapping[str, Any]) -> str:
         name = f"{gate.get('gate')} {gate.get('name')}"
         rows.append((name, Cell(word, css=css), str(gate.get("sentence"))))
     return table(("gate", "outcome", "what it saw"), rows, "gates", words=range(3))
-
-
-def _interval(row: Row) -> str:
-    if row["low"] is None or row["high"] is None:
-        return numbers.UNDEFINED
-    return f"{row['low']:+.3f} to {row['high']:+.3f}"
