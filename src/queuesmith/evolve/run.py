@@ -24,8 +24,8 @@ from queuesmith.evolve.gp.behaviour import behaviour
 from queuesmith.evolve.loop import TRACKS, Loop, Progress
 from queuesmith.evolve.proposers import make_control, make_proposer
 from queuesmith.evolve.sandbox.allow_list import check_form
-from queuesmith.evolve.sandbox.evaluator import EvaluatorFactory, make_sandbox
-from queuesmith.evolve.sandbox.sandbox import Cell, Sandbox, SimulationJob
+from queuesmith.evolve.sandbox.evaluator import EvaluatorFactory, cells_of, make_sandbox
+from queuesmith.evolve.sandbox.sandbox import Sandbox, SimulationJob
 from queuesmith.evolve.scoring.scale import Scale, Traffic, make_scale
 from queuesmith.evolve.scoring.traffic import WINDOWS_FILE, freeze_windows, tuning_traffic, who_wins
 from queuesmith.policies import get_policy
@@ -136,8 +136,7 @@ class Behaviours:
 
     def __init__(self, config: EvolveConfig, traffic: Traffic, stack: ExitStack) -> None:
         self._limits, self._stack = config.sandbox, stack
-        cell = Cell(traffic.workloads[0], traffic.config, traffic.step_time)
-        self._job = SimulationJob((cell,))
+        self._job = SimulationJob(cells_of(traffic, [0]))
         self._sandbox: Sandbox | None = None
 
     def __call__(self, proposal: Proposal) -> str:
@@ -148,14 +147,9 @@ class Behaviours:
         if proposal.proposer in OWN:
             return behaviour(load_text("candidate", proposal.text, Path("candidate.py")))
         if self._sandbox is None:
-            self._sandbox = self._stack.enter_context(
-                Sandbox(
-                    self._job,
-                    cpu_seconds=min(self._limits.cpu_seconds, BEHAVIOUR_SECONDS),
-                    memory_mib=self._limits.memory_mib,
-                    wall_seconds=self._limits.wall_seconds,
-                )
-            )
+            seconds = min(self._limits.cpu_seconds, BEHAVIOUR_SECONDS)
+            limits = asdict(self._limits) | {"cpu_seconds": seconds}
+            self._sandbox = self._stack.enter_context(Sandbox(self._job, **limits))
         outcome = self._sandbox.ask(proposal.text, "behaviour")
         if outcome.status != "ok":
             raise PolicyError(outcome.reason)

@@ -9,7 +9,7 @@ Held-out windows are served only once their opening is in the ledger.
 import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from queuesmith.evaluation.samples import Samples, pool
 from queuesmith.evolve.config import EvolveConfig
 from queuesmith.evolve.gates.ledger import HeldOut, Opening
 from queuesmith.evolve.gates.runs import ReadRuns, read_run
+from queuesmith.evolve.sandbox.evaluator import cells_of
 from queuesmith.evolve.sandbox.sandbox import Cell as SandboxCell
 from queuesmith.evolve.sandbox.sandbox import Sandbox, SimulationJob
 from queuesmith.evolve.scoring.cells import Configuration
@@ -160,11 +161,7 @@ class Bench:
             shown = part.replace("_", "-")
             self._progress(f"{policy.name} on {shown} windows, {preset.name}")
             order = [index for _, index in _cells(traffic)]
-            cells = tuple(
-                SandboxCell(traffic.workloads[index], traffic.config, traffic.step_time)
-                for index in order
-            )
-            (outcome,) = self.fenced(cells).run([policy.source])
+            (outcome,) = self.fenced(cells_of(traffic, order)).run([policy.source])
             if outcome.status != "ok":
                 raise CandidateError(
                     f"{outcome.status} on {shown} windows, {preset.name}: {outcome.reason}"
@@ -178,9 +175,7 @@ class Bench:
 
     def situations(self, policy: Policy) -> list[dict[str, Any]]:
         """Ask whom a candidate admits first in typical queues; nothing where it does not say."""
-        traffic = self.part("tuning")
-        cell = SandboxCell(traffic.workloads[0], traffic.config, traffic.step_time)
-        asked = self.fenced((cell,)).ask(policy.source, "situations")
+        asked = self.fenced(cells_of(self.part("tuning"), [0])).ask(policy.source, "situations")
         rows: list[dict[str, Any]] = json.loads(asked.told) if asked.status == "ok" else []
         return rows
 
@@ -189,13 +184,7 @@ class Bench:
         read = ReadRuns(tuple(len(cell.workload.row) for cell in cells))
         job = SimulationJob(cells, given_read=read)
         if self._sandbox is None:
-            limits = self.config.sandbox
-            sandbox = Sandbox(
-                job,
-                cpu_seconds=limits.cpu_seconds,
-                memory_mib=limits.memory_mib,
-                wall_seconds=limits.wall_seconds,
-            )
+            sandbox = Sandbox(job, **asdict(self.config.sandbox))
             self._sandbox = sandbox.__enter__()
             weakref.finalize(self, sandbox.close)
         elif self._sandbox.job.cells != cells:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from queuesmith.backends import Backend
 from queuesmith.evolve.config import EvolveConfig
@@ -55,18 +55,19 @@ def make_sandbox(
     They are on this machine, since threads and processes would come to the same, unless the
     backend is a cluster.
     """
-    cells = [
-        SandboxCell(workload, traffic.config, traffic.step_time) for workload in traffic.workloads
-    ]
-    job = SimulationJob(tuple(cells), stop=StopRule(scale), given_read=traffic.keep)
-    limits: dict[str, Any] = {
-        "cpu_seconds": config.sandbox.cpu_seconds,
-        "memory_mib": config.sandbox.memory_mib,
-        "wall_seconds": config.sandbox.wall_seconds,
-    }
+    job = SimulationJob(cells_of(traffic), stop=StopRule(scale), given_read=traffic.keep)
+    limits = asdict(config.sandbox)
     if backend is not None and backend.is_cluster:
         return SandboxEvaluator(RemoteSandbox(job, backend, **limits), scale, stack)
     return SandboxEvaluator(Sandbox(job, workers=workers, **limits), scale, stack)
+
+
+def cells_of(traffic: Traffic, order: Sequence[int] | None = None) -> tuple[SandboxCell, ...]:
+    """Return cells of some traffic as child processes take them; all in their order by default."""
+    return tuple(
+        SandboxCell(traffic.workloads[index], traffic.config, traffic.step_time)
+        for index in (range(len(traffic.workloads)) if order is None else order)
+    )
 
 
 class SandboxEvaluator:

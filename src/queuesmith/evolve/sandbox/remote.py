@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from types import TracebackType
 from typing import Any, Self
 
 from queuesmith.backends import Backend, Pool, open_pool
@@ -34,8 +33,8 @@ class RemoteSandbox:
     ----------
     backend : Backend
         A cluster.
-    cpu_seconds, memory_mib, wall_seconds
-        Limits of one candidate, as `Sandbox` has them.
+    **limits
+        Of one candidate, as `Sandbox` has them.
 
     Raises
     ------
@@ -45,20 +44,7 @@ class RemoteSandbox:
         If a child process does not start on a worker.
     """
 
-    def __init__(
-        self,
-        job: SimulationJob,
-        backend: Backend,
-        *,
-        cpu_seconds: int = 20,
-        memory_mib: int = 512,
-        wall_seconds: float = 120.0,
-    ) -> None:
-        limits: dict[str, Any] = {
-            "cpu_seconds": cpu_seconds,
-            "memory_mib": memory_mib,
-            "wall_seconds": wall_seconds,
-        }
+    def __init__(self, job: SimulationJob, backend: Backend, **limits: Any) -> None:
         Sandbox(job, **limits)  # refuses what makes no sense before anything is sent
         self._num_cells, self._backend = len(job.cells), backend
         packed = pickle.dumps((job, limits), protocol=pickle.HIGHEST_PROTOCOL)
@@ -70,12 +56,7 @@ class RemoteSandbox:
         self._pool = self._stack.enter_context(open_pool(self._backend))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._pool = None
         self._stack.close()
 

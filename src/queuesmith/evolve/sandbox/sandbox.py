@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -101,11 +100,8 @@ class Sandbox:
     ) -> None:
         if not hasattr(os, "fork"):
             raise ConfigError("candidates need processes that fork: run this on Linux or macOS")
-        for name, value in (
-            ("workers", workers),
-            ("cpu_seconds", cpu_seconds),
-            ("memory_mib", memory_mib),
-        ):
+        whole = {"workers": workers, "cpu_seconds": cpu_seconds, "memory_mib": memory_mib}
+        for name, value in whole.items():
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**6:
                 raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
         if not 0 < wall_seconds < math.inf:
@@ -113,12 +109,7 @@ class Sandbox:
         if not job.cells:
             raise ConfigError("a job needs at least one cell, a window at a load")
         self.job = job
-        self.limits = Limits(
-            cpu_seconds=cpu_seconds,
-            wall_seconds=float(wall_seconds),
-            memory_mib=memory_mib,
-            answer_bytes=_answer_bytes(job),
-        )
+        self.limits = Limits(cpu_seconds, float(wall_seconds), memory_mib, _answer_bytes(job))
         self._wrap = tuple(wrap)
         self._num_workers = workers
         self._workers: list[Worker] = []
@@ -128,9 +119,7 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         folder = tempfile.mkdtemp(prefix="queuesmith-")
-        start = child.Start(self.job, self.limits, folder)
-        message = pickle.dumps(start, protocol=pickle.HIGHEST_PROTOCOL)
-        self._folder = folder
+        self._folder, message = folder, self._start(folder)
         try:
             self._workers = [Worker(self._wrap, folder, message) for _ in range(self._num_workers)]
             for worker in self._workers:  # all of them import at the same time
@@ -145,12 +134,7 @@ class Sandbox:
         self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="queuesmith-sandbox")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -171,10 +155,13 @@ class Sandbox:
         """Take another job, in the child processes as well, while no candidate runs."""
         self.job = job
         self.limits = replace(self.limits, answer_bytes=_answer_bytes(job))
-        start = child.Start(job, self.limits, self._folder)
-        message = pickle.dumps(start, protocol=pickle.HIGHEST_PROTOCOL)
+        message = self._start(self._folder)
         for worker in self._workers:
             worker.renew(message)
+
+    def _start(self, folder: str) -> bytes:
+        start = child.Start(self.job, self.limits, folder)
+        return pickle.dumps(start, protocol=pickle.HIGHEST_PROTOCOL)
 
     def run(
         self,
