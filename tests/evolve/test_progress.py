@@ -65,7 +65,7 @@ def test_each_generation_has_its_evaluations_and_its_best_clean_survivor(archive
     assert len(rows) == 2 * 2 * 3
     for row in rows:
         assert row["evaluations"] == 6 * (row["generation"] + 1)
-        members = archive.members(row["seed"], row["track"], row["generation"])
+        members = archive.members((row["seed"], row["track"], row["generation"]))
         clean = [one for one in members if one.clean]
         assert row["score"] == max((one.score for one in clean), default=None)
         if row["candidate"] is not None:

@@ -62,7 +62,7 @@ def test_twenty_kills_lose_nothing_and_change_nothing(begin, undisturbed):
     done = subprocess.run(
         [sys.executable, "-m", "evolve.kill", str(folder), "24"],
         cwd=TESTS,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
         capture_output=True,
         text=True,
         timeout=300,

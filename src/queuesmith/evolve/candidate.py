@@ -1,14 +1,23 @@
 """What passes between the loop and its proposers: texts of policy files, and who bred them."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 _NO_META: Mapping[str, Any] = MappingProxyType({})
+
+
+class Generation(NamedTuple):
+    """One generation of search or control, counted from 0 for each seed."""
+
+    seed: int
+    track: str
+    number: int
 
 
 @dataclass(frozen=True)
@@ -25,14 +34,39 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Parent:
-    """A candidate that has been scored and may be bred from."""
+class Candidate:
+    """A text that was tried, as the archive has it.
 
-    number: int  # in the archive
-    text: str
-    score: float  # fitness on the windows of this generation, 0 for FCFS
-    window_scores: tuple[float, ...]  # the same score of each of those windows alone
-    meta: Mapping[str, Any]  # as proposed
+    Of one that may be bred from, or has to survive, score, window scores and clean are those on the
+    windows of the generation that begins.
+    """
+
+    number: int
+    text: str = ""
+    score: float = math.nan  # on the windows of its generation, 0 for FCFS; NaN if it has none
+    window_scores: tuple[float, ...] = ()  # the same of each of those windows alone
+    meta: Mapping[str, Any] = field(default_factory=lambda: _NO_META)  # as proposed
+    size: int = 0
+    clean: bool = True  # it breaks no guard on those windows
+    seed: int = 0
+    track: str = "search"
+    generation: int = 0
+    island: int = 0
+    proposer: str = ""
+    parents: tuple[int, ...] = ()
+    note: str = ""
+    behaviour: str = ""
+    status: str = "ok"  # pending, ok, stopped, duplicate, or what went wrong
+    verdict: str = ""  # keep, discard or crash; empty until its generation closes
+    sentence: str = ""
+
+    def beats(self, other: "Candidate") -> bool:
+        """Tell whether nothing speaks for the other one; the earlier of equals wins."""
+        mine = (-self.size, self.score, self.clean)
+        others = (-other.size, other.score, other.clean)
+        if mine == others:
+            return self.number < other.number
+        return all(here >= there for here, there in zip(mine, others, strict=True))
 
 
 class Proposer(Protocol):
@@ -52,7 +86,7 @@ class Proposer(Protocol):
         ...
 
     def propose(
-        self, parents: Sequence[Parent], count: int, rng: np.random.Generator
+        self, parents: Sequence[Candidate], count: int, rng: np.random.Generator
     ) -> list[Proposal]:
         """Write up to `count` candidates; the same for the same parents, count and generator.
 

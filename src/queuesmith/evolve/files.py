@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from queuesmith.errors import ConfigError, PolicyError
-from queuesmith.evolve.candidate import Parent, Proposal
+from queuesmith.evolve.candidate import Candidate, Proposal
 from queuesmith.policies.policy import read_source
 
 
@@ -33,7 +33,7 @@ class Files:
             raise ConfigError(f"{self.folder} has no .py file; put policy files there")
 
     def propose(
-        self, parents: Sequence[Parent], count: int, rng: np.random.Generator
+        self, parents: Sequence[Candidate], count: int, rng: np.random.Generator
     ) -> list[Proposal]:
         """Return up to `count` files whose text no parent has, in a random order.
 

@@ -4,7 +4,6 @@ The folder holds the archive, the frozen windows and, in the end, the best polic
 holds the configuration's text, so that the folder alone is enough to go on.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from queuesmith._version import __version__
 from queuesmith.backends import Backend
 from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.evolve.archive.archive import Archive
-from queuesmith.evolve.candidate import Proposal
+from queuesmith.evolve.candidate import Proposal, text_sha256
 from queuesmith.evolve.champion import crown
 from queuesmith.evolve.config import EvolveConfig, parse_config
 from queuesmith.evolve.gp.behaviour import behaviour
@@ -228,26 +227,17 @@ def summary(archive: Archive, folder: Path) -> dict[str, Any]:
 
 
 def _champion(archive: Archive, seed: int, track: str) -> dict[str, Any] | None:
-    rows = archive.rows(
-        "SELECT candidate, score, low, high, clean, reasons FROM champions WHERE seed = ? AND "
-        "track = ?",
-        (seed, track),
-    )
-    if not rows:
+    best = archive.champion(seed, track)
+    if best is None:
         return None
-    number, score, low, high, clean, reasons = rows[0]
-    candidate = archive.candidate(number)
+    candidate = archive.candidate(best.candidate)
+    known = {name: getattr(candidate, name) for name in ("proposer", "generation", "size")}
+    ends = {name: None if end != end else end for name, end in vars(best).items()}
     return {
-        "candidate": number,
-        "proposer": candidate.proposer,
-        "generation": candidate.generation,
-        "size": candidate.size,
-        "score": score,
-        "low": low,
-        "high": high,
-        "clean": bool(clean),
-        "reasons": archive.parse(reasons),
-        "text_sha256": hashlib.sha256(candidate.text.encode()).hexdigest(),
+        **(ends | known),
+        "clean": best.clean,
+        "reasons": list(best.reasons),
+        "text_sha256": text_sha256(candidate.text),
     }
 
 

@@ -8,6 +8,7 @@ results.
 
 import fcntl
 import json
+import math
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,11 +22,12 @@ from queuesmith.evolve.archive.schema import (
     NOT_EVALUATED,
     SCHEMA,
     TABLES,
-    Candidate,
+    Champion,
     Member,
     read_candidate,
 )
 from queuesmith.evolve.archive.writer import Writer
+from queuesmith.evolve.candidate import Candidate, Generation
 from queuesmith.evolve.config import CURRENCIES
 from queuesmith.evolve.scoring.cells import Cell, CellResult
 from queuesmith.traces.source import one_line
@@ -203,17 +205,18 @@ class Archive:
         """Return what has been used up, by currency."""
         return dict(self.rows("SELECT currency, amount FROM spent"))
 
-    def is_closed(self, seed: int, track: str, number: int) -> bool:
-        """Tell whether a generation is complete."""
-        query = "SELECT closed FROM generations WHERE seed = ? AND track = ? AND number = ?"
-        rows = self.rows(query, (seed, track, number))
-        return bool(rows and rows[0][0])
-
-    def num_calls(self, seed: int, track: str, number: int) -> int | None:
-        """Return how many calls of proposers a generation has made; None if it has not begun."""
-        query = "SELECT calls FROM generations WHERE seed = ? AND track = ? AND number = ?"
-        rows = self.rows(query, (seed, track, number))
+    def _generation(self, of: Generation, column: str) -> int | None:
+        query = f"SELECT {column} FROM generations WHERE (seed, track, number) = (?, ?, ?)"
+        rows = self.rows(query, of)
         return int(rows[0][0]) if rows else None
+
+    def is_closed(self, of: Generation) -> bool:
+        """Tell whether a generation is complete."""
+        return bool(self._generation(of, "closed"))
+
+    def num_calls(self, of: Generation) -> int | None:
+        """Return how many calls of proposers a generation has made; None if it has not begun."""
+        return self._generation(of, "calls")
 
     def num_evaluated(
         self, seed: int | None = None, track: str | None = None, before: int | None = None
@@ -237,25 +240,46 @@ class Archive:
         score: float | None = self.rows(query, {"seed": seed, "track": track})[0][0]
         return score
 
-    def candidates(
-        self, seed: int | None = None, track: str | None = None, generation: int | None = None
-    ) -> list[Candidate]:
-        """Return candidates in the order of their numbers; all of them, or some."""
-        wanted = {"seed": seed, "track": track, "generation": generation}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        where = " AND ".join(f"{name} = ?" for name in given) or "1"
-        query = f"SELECT {COLUMNS} FROM candidates WHERE {where} ORDER BY number"
-        rows = self.rows(query, tuple(given.values()))
+    def candidates(self, of: Generation | None = None) -> list[Candidate]:
+        """Return candidates in the order of their numbers; all of them, or a generation's."""
+        where = "(seed, track, generation) = (?, ?, ?)" if of else "1"
+        query = f"SELECT {', '.join(COLUMNS)} FROM candidates WHERE {where} ORDER BY number"
+        rows = self.rows(query, of or ())
         with self._decoding():
             return [read_candidate(row) for row in rows]
 
     def candidate(self, number: int) -> Candidate:
         """Return one candidate."""
-        rows = self.rows(f"SELECT {COLUMNS} FROM candidates WHERE number = ?", (number,))
+        query = f"SELECT {', '.join(COLUMNS)} FROM candidates WHERE number = ?"
+        rows = self.rows(query, (number,))
         if not rows:
             raise ConfigError(f"{self._path} has no candidate {number}")
         with self._decoding():
             return read_candidate(rows[0])
+
+    def ancestors(self, number: int) -> list[Candidate]:
+        """Return a candidate and all it was bred from, oldest first."""
+        found: dict[int, Candidate] = {}
+        waiting = [number]
+        while waiting:
+            one = self.candidate(waiting.pop())
+            if one.number not in found:
+                found[one.number] = one
+                waiting += one.parents
+        return [found[key] for key in sorted(found)]
+
+    def champion(self, seed: int, track: str) -> Champion | None:
+        """Return the best of a seed, once the run has named it."""
+        rows = self.rows(
+            "SELECT candidate, score, low, high, reasons FROM champions WHERE seed = ? AND "
+            "track = ?",
+            (seed, track),
+        )
+        if not rows:
+            return None
+        number, score, low, high, reasons = rows[0]
+        low, high = (math.nan if end is None else end for end in (low, high))
+        return Champion(number, score, low, high, tuple(self.parse(reasons)))
 
     def behaviours(self, seed: int, track: str) -> dict[str, int]:
         """Return the first candidate of each behaviour and of each text that was tried."""
@@ -270,13 +294,13 @@ class Archive:
                 first[behaviour] = number
         return first
 
-    def members(self, seed: int, track: str, generation: int) -> list[Member]:
+    def members(self, of: Generation) -> list[Member]:
         """Return who survived a generation, island by island, best first."""
         query = (
-            "SELECT island, candidate, score, window_scores, clean FROM members WHERE seed = ? "
-            "AND track = ? AND generation = ? ORDER BY island, score DESC, candidate"
+            "SELECT island, candidate, score, window_scores, clean FROM members WHERE "
+            "(seed, track, generation) = (?, ?, ?) ORDER BY island, score DESC, candidate"
         )
-        rows = self.rows(query, (seed, track, generation))
+        rows = self.rows(query, of)
         with self._decoding():
             return [
                 Member(island, number, score, tuple(json.loads(scores)), bool(clean))

@@ -1,11 +1,12 @@
 """What an archive holds: its tables, and their rows as values."""
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queuesmith.evolve.candidate import text_sha256
+from queuesmith.evolve.candidate import Candidate, text_sha256
 
 #: "qsev": tells our files from other programs'.
 APPLICATION_ID = 0x71736576
@@ -62,30 +63,6 @@ CREATE TABLE spent (currency TEXT PRIMARY KEY, amount REAL NOT NULL) STRICT;
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A row of the archive; `parents` are numbers, `window_scores` those of its generation."""
-
-    number: int
-    seed: int
-    track: str
-    generation: int
-    island: int
-    text: str
-    behaviour: str
-    proposer: str
-    parents: tuple[int, ...]
-    note: str
-    size: int
-    meta: Mapping[str, Any]
-    status: str
-    score: float | None
-    window_scores: tuple[float, ...]
-    clean: bool
-    verdict: str
-    sentence: str
-
-
-@dataclass(frozen=True)
 class Member:
     """A candidate that survived a generation in one of the islands."""
 
@@ -104,40 +81,47 @@ class Verdict:
     sentence: str
 
 
-#: Of a candidate, in the order in which `read_candidate` takes them.
+@dataclass(frozen=True)
+class Champion:
+    """The best candidate of a seed and track."""
+
+    candidate: int
+    #: score, low, high: the goal's gain over FCFS on all tuning windows, with its 95 % interval
+    #: over windows.
+    score: float
+    low: float
+    high: float
+    reasons: tuple[str, ...]  # the guards it breaks; a champion with any is only the least bad
+
+    @property
+    def clean(self) -> bool:
+        """Whether it breaks no guard."""
+        return not self.reasons
+
+
+#: Of a candidate, as `read_candidate` takes them.
 COLUMNS = (
-    "number, seed, track, generation, island, text, behaviour, proposer, parents, note, size, "
-    "prompt, answer, meta, status, score, window_scores, clean, verdict, sentence, "
-    "text_sha256"
+    *("number", "seed", "track", "generation", "island", "text", "behaviour", "proposer"),
+    *("parents", "note", "size", "prompt", "answer", "meta", "status", "score", "window_scores"),
+    *("clean", "verdict", "sentence", "text_sha256"),
 )
 
 
 def read_candidate(row: Sequence[Any]) -> Candidate:
     """Make a candidate of a row of `COLUMNS`; raises `ValueError` if its text was changed."""
+    found = dict(zip(COLUMNS, row, strict=True))
+    written, paid = found.pop("text_sha256"), {"prompt": found.pop("prompt")}
+    paid["answer"] = found.pop("answer")
     # Texts whose form was refused may hold what UTF-8 cannot, and are kept written out.
-    if row[14] not in NOT_EVALUATED and text_sha256(row[5]) != row[20]:
+    if found["status"] not in NOT_EVALUATED and text_sha256(found["text"]) != written:
         raise ValueError(f"the text of candidate {row[0]} is not the one that was written")
-    prompt, answer, meta = row[11], row[12], json.loads(row[13])
-    meta |= {"prompt": prompt} if prompt else {}
-    meta |= {"answer": answer} if answer else {}
-    number, seed, track, generation, island, text, behaviour, proposer = row[:8]
     return Candidate(
-        number=number,
-        seed=seed,
-        track=track,
-        generation=generation,
-        island=island,
-        text=text,
-        behaviour=behaviour,
-        proposer=proposer,
-        parents=tuple(json.loads(row[8])),
-        note=row[9],
-        size=row[10],
-        meta=meta,
-        status=row[14],
-        score=row[15],
-        window_scores=tuple(json.loads(row[16] or "[]")),
-        clean=bool(row[17]),
-        verdict=row[18],
-        sentence=row[19],
+        **found
+        | {
+            "parents": tuple(json.loads(found["parents"])),
+            "meta": json.loads(found["meta"]) | {name: text for name, text in paid.items() if text},
+            "score": math.nan if found["score"] is None else found["score"],
+            "window_scores": tuple(json.loads(found["window_scores"] or "[]")),
+            "clean": bool(found["clean"]),
+        }
     )

@@ -1,13 +1,15 @@
 """What may be written to an archive, within one transaction."""
 
 import json
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from queuesmith.evolve.archive.schema import Member, Verdict
-from queuesmith.evolve.candidate import Proposal
+from queuesmith.evolve.archive.schema import Champion, Member, Verdict
+from queuesmith.evolve.candidate import Generation, Proposal
 from queuesmith.evolve.scoring.cells import Cell, CellResult, pooled
 
 
@@ -28,95 +30,77 @@ class Writer:
             [(amount, currency) for currency, amount in amounts.items()],
         )
 
-    def open_generation(
-        self, seed: int, track: str, number: int, windows: Sequence[int], rng: Sequence[int]
-    ) -> None:
+    def _insert(self, table: str, *rows: Mapping[str, Any]) -> int:
+        """Add rows, or replace those with the same key; return the number of the last one."""
+        for row in rows:
+            places = ", ".join(f":{name}" for name in row)
+            query = f"INSERT OR REPLACE INTO {table} ({', '.join(row)}) VALUES ({places})"
+            last = self._connection.execute(query, row).lastrowid
+        return int(last or 0) if rows else 0
+
+    def open_generation(self, of: Generation, windows: Sequence[int], rng: Sequence[int]) -> None:
         """Begin a generation."""
-        self._connection.execute(
-            "INSERT INTO generations VALUES (?, ?, ?, ?, ?, 0, 0)",
-            (seed, track, number, json.dumps(list(windows)), json.dumps(list(rng))),
-        )
+        shown = {"windows": json.dumps(list(windows)), "rng": json.dumps(list(rng))}
+        self._insert("generations", of._asdict() | shown | {"calls": 0, "closed": 0})
 
-    def called(self, seed: int, track: str, number: int) -> None:
+    def called(self, of: Generation) -> None:
         """Count a call of a proposer, whose candidates are added in the same transaction."""
-        self._connection.execute(
-            "UPDATE generations SET calls = calls + 1 WHERE seed = ? AND track = ? AND number = ?",
-            (seed, track, number),
-        )
+        query = "UPDATE generations SET calls = calls + 1 WHERE (seed, track, number) = (?, ?, ?)"
+        self._connection.execute(query, of)
 
-    def close_generation(
-        self, seed: int, track: str, number: int, members: Sequence[Member]
-    ) -> None:
+    def close_generation(self, of: Generation, members: Sequence[Member]) -> None:
         """End a generation: write its survivors, and drop what is kept of those it discarded."""
-        self._connection.execute(
-            "UPDATE generations SET closed = 1 WHERE seed = ? AND track = ? AND number = ?",
-            (seed, track, number),
-        )
-        self._connection.executemany(
-            "INSERT INTO members VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    *(seed, track, number, one.island, one.candidate, one.score),
-                    *(json.dumps(one.window_scores), int(one.clean)),
-                )
-                for one in members
-            ],
-        )
+        query = "UPDATE generations SET closed = 1 WHERE (seed, track, number) = (?, ?, ?)"
+        self._connection.execute(query, of)
+        where = {"seed": of.seed, "track": of.track, "generation": of.number}
+        rows = [
+            where
+            | vars(one)
+            | {"window_scores": json.dumps(one.window_scores), "clean": int(one.clean)}
+            for one in members
+        ]
+        self._insert("members", *rows)
         self._connection.execute(
             "UPDATE scores SET kept = NULL WHERE candidate IN (SELECT number FROM candidates "
-            "WHERE seed = ? AND track = ? AND generation = ? AND verdict != 'keep')",
-            (seed, track, number),
+            "WHERE (seed, track, generation) = (?, ?, ?) AND verdict != 'keep')",
+            of,
         )
 
-    def add(
-        self,
-        seed: int,
-        track: str,
-        generation: int,
-        island: int,
-        proposal: Proposal,
-        *,
-        place: int,
-        size: int,
-        text_sha256: str,
-        behaviour: str,
-    ) -> int:
-        """Add a candidate that is still to be scored; return its number."""
+    def add(self, of: Generation, island: int, place: int, proposal: Proposal, **known: Any) -> int:
+        """Add a candidate that is still to be scored; return its number.
+
+        `known` are its size, text_sha256 and behaviour.
+        """
         meta = dict(proposal.meta)
-        prompt, answer = str(meta.pop("prompt", "")), str(meta.pop("answer", ""))
-        cursor = self._connection.execute(
-            "INSERT INTO candidates (seed, track, generation, island, place, text, "
-            "text_sha256, behaviour, proposer, parents, note, size, prompt, answer, meta, status, "
-            "verdict, sentence) VALUES "
-            "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending', '', '')",
-            (
-                *(seed, track, generation, island, place, _utf8(proposal.text), text_sha256),
-                *(behaviour, proposal.proposer, json.dumps(proposal.parents)),
-                *(_utf8(proposal.note), size, _utf8(prompt), _utf8(answer), json.dumps(meta)),
-            ),
-        )
-        return int(cursor.lastrowid or 0)
+        texts = {name: str(meta.pop(name, "")) for name in ("prompt", "answer")}
+        texts |= {"text": proposal.text, "note": proposal.note}
+        row = {name: _utf8(text) for name, text in texts.items()} | {
+            "seed": of.seed,
+            "track": of.track,
+            "generation": of.number,
+            "island": island,
+            "place": place,
+            "proposer": proposal.proposer,
+            "parents": json.dumps(proposal.parents),
+            "meta": json.dumps(meta),
+            "status": "pending",
+            "verdict": "",
+            "sentence": "",
+        }
+        return self._insert("candidates", row | known)
 
-    def outcome(
-        self,
-        number: int,
-        status: str,
-        *,
-        sentence: str = "",
-        score: float | None = None,
-        window_scores: Sequence[float] = (),
-        clean: bool = False,
-        cpu_seconds: float = 0.0,
-    ) -> None:
-        """Write what came of a candidate."""
-        self._connection.execute(
-            "UPDATE candidates SET status = ?, sentence = ?, score = ?, window_scores = ?, "
-            "clean = ?, cpu_seconds = ? WHERE number = ?",
-            (
-                *(status, sentence, score, json.dumps(list(window_scores)), int(clean)),
-                *(cpu_seconds, number),
-            ),
-        )
+    def outcome(self, number: int, status: str, sentence: str = "", **found: Any) -> None:
+        """Write what came of a candidate: of `found` score, window_scores, clean, cpu_seconds."""
+        usual: dict[str, Any] = {
+            "score": None,
+            "window_scores": (),
+            "clean": False,
+            "cpu_seconds": 0.0,
+        }
+        row = usual | found | {"number": number, "status": status, "sentence": sentence}
+        row |= {"window_scores": json.dumps(list(row["window_scores"])), "clean": int(row["clean"])}
+        names = ", ".join(f"{name} = :{name}" for name in row if name != "number")
+        self._connection.execute(f"UPDATE candidates SET {names} WHERE number = :number", row)
 
     def results(self, number: int, results: Mapping[Cell, CellResult]) -> None:
         """Write cells of a candidate."""
@@ -139,22 +123,13 @@ class Writer:
             (verdict.verdict, verdict.sentence, number),
         )
 
-    def champion(
-        self,
-        seed: int,
-        track: str,
-        number: int,
-        *,
-        score: float,
-        low: float | None,
-        high: float | None,
-        reasons: Sequence[str],
-    ) -> None:
+    def champion(self, seed: int, track: str, champion: Champion) -> None:
         """Write who is best of a seed on all tuning windows, and which guards it breaks."""
-        self._connection.execute(
-            "INSERT OR REPLACE INTO champions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (seed, track, number, score, low, high, int(not reasons), json.dumps(list(reasons))),
-        )
+        low, high = (None if math.isnan(end) else end for end in (champion.low, champion.high))
+        reasons = json.dumps(list(champion.reasons))
+        row = {"seed": seed, "track": track} | vars(champion)
+        row |= {"low": low, "high": high, "clean": int(champion.clean), "reasons": reasons}
+        self._insert("champions", row)
 
 
 def _utf8(text: str) -> str:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from queuesmith.evolve.archive.archive import Archive
-from queuesmith.evolve.archive.schema import Candidate
+from queuesmith.evolve.candidate import Candidate, Generation
 from queuesmith.evolve.loop import TRACKS
 from queuesmith.evolve.scoring.cells import Cell, CellResult
 from queuesmith.evolve.scoring.scale import Scale
 
 #: Sentences that are shown of each kind of verdict, the most frequent ones.
 NUM_SENTENCES = 3
+#: What is told of each ancestor.
+_SHOWN = ("generation", "proposer", "parents", "note", "size", "score", "clean")
 
 
 def generations(archive: Archive, scale: Scale | None) -> list[dict[str, Any]]:
@@ -41,7 +43,7 @@ def generations(archive: Archive, scale: Scale | None) -> list[dict[str, Any]]:
         "ORDER BY seed, track, number"
     )
     for seed, track, number, windows in closed:
-        members = [one for one in archive.members(seed, track, number) if one.clean]
+        members = [one for one in archive.members(Generation(seed, track, number)) if one.clean]
         best = max(members, key=lambda one: (one.score, -one.candidate), default=None)
         rows.append(
             {
@@ -125,13 +127,7 @@ def lineage(archive: Archive, number: int) -> dict[str, Any]:
         first; from each child to the parent whose text is nearest, with a unified diff. `origin`:
         the candidate that the main line begins with.
     """
-    found: dict[int, Candidate] = {}
-    waiting = [number]
-    while waiting:
-        one = archive.candidate(waiting.pop())
-        if one.number not in found:
-            found[one.number] = one
-            waiting += one.parents
+    found = {one.number: one for one in archive.ancestors(number)}
     steps: list[dict[str, Any]] = []
     child = found[number]
     while child.parents:
@@ -156,18 +152,9 @@ def lineage(archive: Archive, number: int) -> dict[str, Any]:
         "origin": {"candidate": child.number, "text": child.text, "note": child.note},
         "steps": steps[::-1],
         "nodes": [
-            {
-                "candidate": one.number,
-                "generation": one.generation,
-                "proposer": one.proposer,
-                "parents": list(one.parents),
-                "note": one.note,
-                "size": one.size,
-                "score": one.score,
-                "clean": one.clean,
-                "main_line": one.number in line,
-            }
-            for _, one in sorted(found.items())
+            {"candidate": one.number, "main_line": one.number in line}
+            | {name: getattr(one, name) for name in _SHOWN}
+            for one in found.values()
         ],
     }
 

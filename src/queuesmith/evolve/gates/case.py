@@ -7,7 +7,7 @@ from typing import Any
 
 from queuesmith.errors import ConfigError
 from queuesmith.evolve.archive.archive import FILE, Archive
-from queuesmith.evolve.candidate import text_sha256
+from queuesmith.evolve.candidate import Candidate, text_sha256
 from queuesmith.evolve.config import EvolveConfig, parse_config, read_config
 from queuesmith.evolve.gates.control import Pair
 from queuesmith.evolve.scoring.traffic import WINDOWS_FILE, freeze_windows
@@ -40,16 +40,14 @@ class Case:
             lineage: dict[str, Sequence[Mapping[str, Any]]] = {}
             pairs = []
             for seed in config.seeds:
-                texts = {}
-                for track in ("search", "control"):
-                    rows = archive.rows(
-                        "SELECT candidate FROM champions WHERE seed = ? AND track = ?",
-                        (seed, track),
-                    )
-                    texts[track] = archive.candidate(rows[0][0]).text if rows else ""
-                    if rows and track == "search":
-                        lineage[text_sha256(texts[track])] = _ancestors(archive, rows[0][0])
-                used = [archive.num_evaluated(seed, track) for track in ("search", "control")]
+                texts = {"search": "", "control": ""}
+                for track in texts:
+                    if champion := archive.champion(seed, track):
+                        *_, own = ancestors = archive.ancestors(champion.candidate)
+                        texts[track] = own.text
+                        if track == "search":
+                            lineage[text_sha256(own.text)] = [_shown(one) for one in ancestors]
+                used = [archive.num_evaluated(seed, track) for track in texts]
                 pairs.append(Pair(seed, texts["search"], texts["control"], *used))
             return cls(config, windows, tuple(pairs), lineage, archive.spent())
 
@@ -69,24 +67,7 @@ def find_case(spec: str, folder: Path) -> Case:
     return Case.of_config(spec, folder)
 
 
-def _ancestors(archive: Archive, number: int) -> list[dict[str, Any]]:
-    """Return a candidate and all it was bred from, oldest first."""
-    seen: dict[int, dict[str, Any]] = {}
-    waiting = [number]
-    while waiting:
-        one = archive.candidate(waiting.pop())
-        if one.number in seen:
-            continue
-        seen[one.number] = {
-            "candidate": one.number,
-            "seed": one.seed,
-            "generation": one.generation,
-            "proposer": one.proposer,
-            "parents": list(one.parents),
-            "note": one.note,
-            "size": one.size,
-            "score": one.score,
-            "text_sha256": text_sha256(one.text),
-        }
-        waiting += one.parents
-    return [seen[key] for key in sorted(seen)]
+def _shown(one: Candidate) -> dict[str, Any]:
+    names = ("seed", "generation", "proposer", "parents", "note", "size", "score")
+    shown = {name: getattr(one, name) for name in names} | {"parents": list(one.parents)}
+    return {"candidate": one.number, **shown, "text_sha256": text_sha256(one.text)}

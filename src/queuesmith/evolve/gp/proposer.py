@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from queuesmith.evolve.candidate import Parent, Proposal
+from queuesmith.evolve.candidate import Candidate, Proposal
 from queuesmith.evolve.gp.behaviour import behaviour
 from queuesmith.evolve.gp.codegen import write
 from queuesmith.evolve.gp.constants import Scored, check_method, tune
@@ -67,7 +67,7 @@ class Gp:
         check_method(self.constants)
 
     def propose(
-        self, parents: Sequence[Parent], count: int, rng: np.random.Generator
+        self, parents: Sequence[Candidate], count: int, rng: np.random.Generator
     ) -> list[Proposal]:
         """Write up to `count` candidates that behave like no parent and like none of each other.
 
@@ -83,7 +83,7 @@ class Gp:
         return collect(self._children(pool, count, rng), self.name, known, count)
 
     def _children(
-        self, pool: list[tuple[Program, Parent]], count: int, rng: np.random.Generator
+        self, pool: list[tuple[Program, Candidate]], count: int, rng: np.random.Generator
     ) -> Iterator[Bred]:
         best, best_parent = min(pool, key=lambda item: (-_score(item[1]), item[0].size))
         scored = [
@@ -125,7 +125,7 @@ class Gp:
 _CHANCES = (0.25, 0.2, 0.2, 0.2, 0.08, 0.07)
 
 
-def read_pool(parents: Sequence[Parent]) -> list[tuple[Program, Parent]]:
+def read_pool(parents: Sequence[Candidate]) -> list[tuple[Program, Candidate]]:
     """Return the parents that have a genome, with their programs."""
     return [
         (Program.from_json(parent.meta["genome"]), parent)
@@ -179,8 +179,8 @@ def collect(bred: Iterator[Bred], proposer: str, known: set[str], count: int) ->
 
 
 def select(
-    pool: Sequence[tuple[Program, Parent]], rng: np.random.Generator
-) -> tuple[Program, Parent]:
+    pool: Sequence[tuple[Program, Candidate]], rng: np.random.Generator
+) -> tuple[Program, Candidate]:
     """Draw a parent: one half by lexicase selection over windows, one half by a tournament."""
     lengths = {len(parent.window_scores) for _, parent in pool}
     if len(lengths) == 1 and 0 not in lengths and rng.random() < 0.5:
@@ -220,5 +220,5 @@ def _spread(scores: NDArray[np.float64]) -> float:
     return float(np.median(np.abs(scores - np.median(scores)))) if len(scores) else 0.0
 
 
-def _score(parent: Parent) -> float:
+def _score(parent: Candidate) -> float:
     return -math.inf if math.isnan(parent.score) else parent.score

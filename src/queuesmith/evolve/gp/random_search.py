@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from queuesmith.evolve.candidate import Parent, Proposal
+from queuesmith.evolve.candidate import Candidate, Proposal
 from queuesmith.evolve.gp.behaviour import behaviour
 from queuesmith.evolve.gp.proposer import classics, collect, drawn, read_pool
 from queuesmith.evolve.gp.variation import Space
@@ -25,7 +25,7 @@ class RandomSearch:
     name: str = "random"
 
     def propose(
-        self, parents: Sequence[Parent], count: int, rng: np.random.Generator
+        self, parents: Sequence[Candidate], count: int, rng: np.random.Generator
     ) -> list[Proposal]:
         """Write up to `count` candidates that behave like no parent and like none of each other.
 

@@ -13,7 +13,7 @@ from typing import Any
 from queuesmith.evaluation.goals import DEFAULT_GOAL, GOALS, GUARDS, Goal, Guard, guard_label
 from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.evolve.archive.archive import Archive
-from queuesmith.evolve.candidate import Parent
+from queuesmith.evolve.candidate import Candidate, Generation
 from queuesmith.evolve.sandbox.allow_list import MAX_BYTES
 from queuesmith.evolve.scoring.cells import Cell, CellResult
 from queuesmith.evolve.scoring.scale import Scale
@@ -108,11 +108,8 @@ def brief(
     archive: Archive,
     scale: Scale,
     windows: Sequence[int],
-    parents: Sequence[Parent],
-    *,
-    seed: int,
-    track: str,
-    generation: int,
+    parents: Sequence[Candidate],
+    of: Generation,
     classics: Sequence[Mapping[str, Any]],
 ) -> Briefing:
     """Look up what a proposer may be told, in what closed generations have left in the archive.
@@ -121,10 +118,10 @@ def brief(
     ----------
     windows : sequence of int
         Of the generation that is proposed for.
-    parents : sequence of Parent
+    parents : sequence of Candidate
         With results on these windows.
-    seed, track, generation
-        Which generation that is.
+    of : Generation
+        Which that is.
     classics : sequence of mapping
         As the archive holds them: ``policy``, and ``cells`` of ``window``, ``load``, ``score``.
     """
@@ -151,9 +148,9 @@ def brief(
         for row in classics
     }
     rows = archive.rows(
-        "SELECT note, sentence, verdict FROM candidates WHERE seed = ? AND track = ? AND "
-        "generation = ? AND verdict != '' ORDER BY number DESC LIMIT ?",
-        (seed, track, generation - 1, MAX_TRIED),
+        "SELECT note, sentence, verdict FROM candidates WHERE (seed, track, generation) = "
+        "(?, ?, ?) AND verdict != '' ORDER BY number DESC LIMIT ?",
+        (of.seed, of.track, of.number - 1, MAX_TRIED),
     )
     tried = tuple(f"{note or 'a candidate'}: {verdict}, {why}" for note, why, verdict in rows)
     return Briefing(of_classics, of_parents, broken, tried, aim_text(scale.goal, scale.guards))
@@ -184,8 +181,8 @@ def about_tokens(text: str) -> int:
 
 def write_prompt(
     text: str,
-    parent: Parent | None,
-    other: Parent | None,
+    parent: Candidate | None,
+    other: Candidate | None,
     briefing: Briefing,
     *,
     changes: bool,
@@ -197,9 +194,9 @@ def write_prompt(
     ----------
     text : str
         The policy to improve.
-    parent : Parent, optional
+    parent : Candidate, optional
         Whose it is; None for a classic to start from.
-    other : Parent, optional
+    other : Candidate, optional
         A second policy to take ideas from.
     changes : bool
         Ask for changes to `text`, not for a whole file.
@@ -262,7 +259,7 @@ def system_text(aim: str) -> str:
     )
 
 
-def _standing(parent: Parent | None, briefing: Briefing) -> str:
+def _standing(parent: Candidate | None, briefing: Briefing) -> str:
     if parent is None:
         return ", a classic to start from"
     reason = briefing.broken.get(parent.number, "")
@@ -270,7 +267,7 @@ def _standing(parent: Parent | None, briefing: Briefing) -> str:
     return f" (score {parent.score:+.3f}{fault if briefing.parents else ''})"
 
 
-def _cells(parent: Parent | None, briefing: Briefing) -> list[tuple[str, float, str, float]]:
+def _cells(parent: Candidate | None, briefing: Briefing) -> list[tuple[str, float, str, float]]:
     """Return name, score, best classic and its score of each cell, worst for the parent first."""
     if parent is None:
         return []

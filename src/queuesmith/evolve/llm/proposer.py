@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from queuesmith.errors import ConfigError
-from queuesmith.evolve.candidate import Parent, Proposal
+from queuesmith.evolve.candidate import Candidate, Proposal
 from queuesmith.evolve.llm.answers import find_policies
 from queuesmith.evolve.llm.budget import Budget, Prices, Usage
 from queuesmith.evolve.llm.call import Endpoint, ask, import_openai
@@ -115,7 +115,7 @@ class Llm:
         import_openai()
 
     def propose(
-        self, parents: Sequence[Parent], count: int, rng: np.random.Generator
+        self, parents: Sequence[Candidate], count: int, rng: np.random.Generator
     ) -> list[Proposal]:
         """Ask for `count` policies; fewer come back when a budget ends.
 
@@ -150,7 +150,7 @@ class Llm:
         money = count * self.prices.cost(*tokens)
         return Usage(count, count * sum(tokens), money).as_meta()
 
-    def _question(self, parents: Sequence[Parent], rng: np.random.Generator) -> "_Question":
+    def _question(self, parents: Sequence[Candidate], rng: np.random.Generator) -> "_Question":
         """Choose what to improve and what to show beside it."""
         changes = bool(rng.random() < self.options.changes)
         order = [parents[int(place)] for place in rng.permutation(len(parents))]
@@ -171,7 +171,7 @@ class Llm:
         return _Question(prompt, text, ())
 
     def _prompt(
-        self, text: str, parent: Parent | None, other: Parent | None, changes: bool
+        self, text: str, parent: Candidate | None, other: Candidate | None, changes: bool
     ) -> Prompt | None:
         return write_prompt(
             text,
