@@ -14,13 +14,12 @@ from hypothesis.extra.numpy import arrays
 from evolve.programs import waiting
 from queuesmith.errors import ConfigError, PolicyError
 from queuesmith.evolve.candidate import Candidate
-from queuesmith.evolve.files import Files
 from queuesmith.evolve.gp.behaviour import behaviour, fixed_queues
 from queuesmith.evolve.gp.codegen import write
 from queuesmith.evolve.gp.program import Program, evaluate
-from queuesmith.evolve.gp.proposer import Gp, lexicase, select
-from queuesmith.evolve.gp.random_search import RandomSearch
+from queuesmith.evolve.gp.proposer import Gp, RandomSearch, lexicase, select
 from queuesmith.evolve.gp.variation import CLASSICS, Space
+from queuesmith.evolve.proposers import Files
 from queuesmith.policies import get_policy
 
 PROPOSERS = [Gp(), RandomSearch()]

@@ -12,11 +12,11 @@ from queuesmith.errors import CandidateError, ConfigError
 from queuesmith.evolve import run
 from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.candidate import Candidate, Generation
-from queuesmith.evolve.llm import proposer as module
 from queuesmith.evolve.llm.budget import Budget, Prices, most_tokens
 from queuesmith.evolve.llm.call import MAX_BODY, import_openai
+from queuesmith.evolve.llm.endpoint import KEY_VARIABLES, MODEL_VARIABLE, URL_VARIABLE
 from queuesmith.evolve.llm.prompt import Briefing, about_tokens, brief
-from queuesmith.evolve.llm.proposer import Llm
+from queuesmith.evolve.llm.proposer import MAX_FAILURES, Llm
 from queuesmith.evolve.sandbox.allow_list import check_form
 from queuesmith.evolve.scoring.scale import make_scale
 from queuesmith.evolve.scoring.traffic import tuning_traffic
@@ -50,7 +50,7 @@ KEY = "sk-test-0123456789"
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     """Take away whatever endpoint and keys the machine has."""
-    for name in (module.URL_VARIABLE, module.MODEL_VARIABLE, *module.KEY_VARIABLES):
+    for name in (URL_VARIABLE, MODEL_VARIABLE, *KEY_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
@@ -278,11 +278,11 @@ def test_a_senseless_wait_is_ignored(wait):
 def test_attempts_are_limited_and_repeated_failure_ends_the_proposing():
     with serving(refuse(500)) as server:
         llm = make(server, attempts=3)
-        proposals = propose(llm, module.MAX_FAILURES)
+        proposals = propose(llm, MAX_FAILURES)
         with pytest.raises(ConfigError, match="does not answer 3 questions in a row: status 500"):
             propose(llm)
 
-    assert len(server.requests) == 3 * module.MAX_FAILURES
+    assert len(server.requests) == 3 * MAX_FAILURES
     assert [proposal.meta["usage"]["llm_calls"] for proposal in proposals] == [3, 3, 3]
 
 
@@ -425,10 +425,10 @@ def test_questions_under_way_together_do_not_pass_a_cap_together():
 
 def secretive(monkeypatch, server, variable="QUEUESMITH_LLM_API_KEY"):
     monkeypatch.setenv(variable, KEY)
-    monkeypatch.setenv(module.URL_VARIABLE, server.url)
+    monkeypatch.setenv(URL_VARIABLE, server.url)
 
 
-@pytest.mark.parametrize("variable", module.KEY_VARIABLES)
+@pytest.mark.parametrize("variable", KEY_VARIABLES)
 def test_a_key_goes_to_the_endpoint_that_the_environment_names(monkeypatch, variable):
     with serving(GOOD) as server:
         secretive(monkeypatch, server, variable)
@@ -503,13 +503,13 @@ def test_a_key_with_a_line_end_inside_is_refused_unshown(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"modle": "x"}, "no option 'modle'"),
+        ({"modle": "x"}, "has no field 'modle'. Did you mean 'model'"),
         ({"model": ""}, "needs a model"),
         ({"model": 7}, "model must be text"),
-        ({"attempts": 0}, "attempts must be a whole number from 1 to 20, got 0"),
+        ({"attempts": 0}, "attempts must be at least 1 and at most 20, got 0"),
         ({"attempts": True}, "attempts must be"),
         ({"call_seconds": float("nan")}, "call_seconds must be"),
-        ({"changes": 1.5}, "changes must be a number from 0 to 1"),
+        ({"changes": 1.5}, "changes must be at least 0 and at most 1"),
         ({"limit_field": "n"}, "max_completion_tokens"),
         ({"base_url": "localhost:8000"}, "must look like"),
         ({"base_url": "file:///etc/passwd"}, "must look like"),
@@ -527,8 +527,8 @@ def test_an_option_that_makes_no_sense_is_refused_in_one_line(options, message):
 
 def test_endpoint_and_model_may_come_from_the_environment(monkeypatch):
     with serving(GOOD) as server:
-        monkeypatch.setenv(module.URL_VARIABLE, server.url + "/")
-        monkeypatch.setenv(module.MODEL_VARIABLE, "mine")
+        monkeypatch.setenv(URL_VARIABLE, server.url + "/")
+        monkeypatch.setenv(MODEL_VARIABLE, "mine")
         llm = Llm()
         llm.left = {"llm_calls": 1}
         propose(llm)

@@ -121,6 +121,31 @@ class Gp:
         ]
 
 
+@dataclass(frozen=True)
+class RandomSearch:
+    """The control that a search must beat with as many evaluations.
+
+    It starts from the same classics and draws from the same programs; it has no parents.
+    """
+
+    #: Which programs there are; the one of the search that this is a control of.
+    space: Space = field(default_factory=Space)
+    name: str = "random"
+
+    def propose(
+        self, parents: Sequence[Candidate], count: int, rng: np.random.Generator
+    ) -> list[Proposal]:
+        """Write up to `count` candidates that behave like no parent and like none of each other.
+
+        The first time, without parents, the classics are among them.
+        """
+        known = {behaviour(program) for program, _ in read_pool(parents)}
+        bred = drawn(self.space, rng)
+        if not parents:
+            bred = chain(classics(self.space), bred)
+        return collect(bred, self.name, known, count)
+
+
 #: How often each mutation is drawn, in the order of `_mutations`.
 _CHANCES = (0.25, 0.2, 0.2, 0.2, 0.08, 0.07)
 

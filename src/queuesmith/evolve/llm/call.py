@@ -11,12 +11,12 @@ import random
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from queuesmith.errors import ConfigError
 from queuesmith.evolve.llm.budget import Budget, Usage
+from queuesmith.evolve.llm.endpoint import Endpoint
 from queuesmith.evolve.llm.prompt import Prompt
 from queuesmith.evolve.llm.reply import Failure, Refused, Reply, read_answer, refusal, said
 
@@ -27,31 +27,6 @@ MAX_ERROR = 20_000
 MAX_WAIT = 60.0
 
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """Where questions go, and how patiently."""
-
-    base_url: str  # up to and without ``/chat/completions``
-    model: str
-    key: str  # never part of a text, error or representation that leaves this module
-    call_seconds: float = 120.0  # deadline of a request, from connecting to the last byte
-    attempts: int = 4  # requests for one question at most
-    #: Before the second attempt, on average; doubled before each further one.
-    backoff_seconds: float = 2.0
-    answer_tokens: int = 4_000  # the answer is cut off there
-    #: How the endpoint calls that limit: ``max_tokens`` or ``max_completion_tokens``.
-    limit_field: str = "max_tokens"
-    temperature: float | None = None  # none for the model's own
-
-    def __repr__(self) -> str:
-        return f"Endpoint({self.base_url!r}, {self.model!r})"
-
-    @property
-    def host(self) -> str:
-        """Host and port, for messages."""
-        return urlsplit(self.base_url).netloc
 
 
 def ask(
@@ -111,7 +86,7 @@ async def _client(openai: Any, endpoint: Endpoint) -> AsyncIterator[Any]:
     async with openai.AsyncOpenAI(
         base_url=endpoint.base_url,
         api_key=endpoint.key or "none",
-        timeout=endpoint.call_seconds,
+        timeout=endpoint.options.call_seconds,
         max_retries=0,
         http_client=http_client,
     ) as client:
@@ -133,17 +108,17 @@ async def _ask(
     openai: Any, client: Any, endpoint: Endpoint, prompt: Prompt, budget: Budget
 ) -> Reply:
     """Ask one question until there is an answer, or no sense or no budget in asking again."""
-    worst = budget.worst(prompt.text, endpoint.answer_tokens)
+    worst = budget.worst(prompt.text, endpoint.options.answer_tokens)
     used, attempts = Usage(), list[str]()
     problem, hopeless = "", False
-    for attempt in range(endpoint.attempts):
+    for attempt in range(endpoint.options.attempts):
         if reason := budget.refuses(worst):
             problem = f"no budget for {'another attempt' if attempt else 'a question'}: {reason}"
             break
         budget.spend(worst)  # reserved, for as long as it is under way
         cost = worst
         try:
-            seconds = min(endpoint.call_seconds, budget.seconds)
+            seconds = min(endpoint.options.call_seconds, budget.seconds)
             reply = await _attempt(openai, client, endpoint, prompt, seconds)
             if reply.tokens is not None:
                 cost = Usage(1, sum(reply.tokens), budget.prices.cost(*reply.tokens))
@@ -158,10 +133,10 @@ async def _ask(
         finally:
             budget.settle(worst, cost)
             used += cost
-        if not again or attempt + 1 == endpoint.attempts:
+        if not again or attempt + 1 == endpoint.options.attempts:
             break
         # Spread out, so that many who were refused together do not come back together.
-        wait = max(wait, endpoint.backoff_seconds * 2**attempt * random.uniform(0.5, 1.5))
+        wait = max(wait, endpoint.options.backoff_seconds * 2**attempt * random.uniform(0.5, 1.5))
         if wait > MAX_WAIT:
             problem += f"; it asks to wait for {wait:.0f} s, more than {MAX_WAIT:.0f} s"
             break
@@ -177,14 +152,14 @@ async def _attempt(
 ) -> Reply:
     """Send one request and read its answer; raise `Failure` without one."""
     asked: dict[str, Any] = {"model": endpoint.model, "messages": prompt.messages}
-    if endpoint.temperature is not None:
-        asked["temperature"] = endpoint.temperature
+    if endpoint.options.temperature is not None:
+        asked["temperature"] = endpoint.options.temperature
     body = bytearray()
     try:
         async with (
             asyncio.timeout(seconds),
             client.chat.completions.with_streaming_response.create(
-                **asked, extra_body={endpoint.limit_field: endpoint.answer_tokens}
+                **asked, extra_body={endpoint.options.limit_field: endpoint.options.answer_tokens}
             ) as response,
         ):
             async for part in response.iter_bytes():

@@ -2,22 +2,12 @@
 
 It asks for one policy a question, shows where the parent won and lost, and hands back every answer
 as a proposal, those without a policy in them too, so that the archive holds what was paid for.
-
-The endpoint is told by the configuration or by the environment, a key by the environment alone:
-
-* ``QUEUESMITH_LLM_BASE_URL`` and ``QUEUESMITH_LLM_MODEL`` where the configuration names none;
-* ``QUEUESMITH_LLM_API_KEY``, else ``OPENAI_API_KEY``, sent to the endpoint that the environment
-  names, or to OpenAI's own. One that is named by a configuration gets none: a configuration may be
-  a stranger's.
 """
 
 import ast
-import dataclasses
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -25,60 +15,16 @@ from queuesmith.errors import ConfigError
 from queuesmith.evolve.candidate import Candidate, Proposal
 from queuesmith.evolve.llm.answers import find_policies
 from queuesmith.evolve.llm.budget import Budget, Prices, Usage
-from queuesmith.evolve.llm.call import Endpoint, ask, import_openai
+from queuesmith.evolve.llm.call import ask, import_openai
+from queuesmith.evolve.llm.endpoint import URL_VARIABLE, find_endpoint
 from queuesmith.evolve.llm.prompt import Briefing, Prompt, about_tokens, system_text, write_prompt
 from queuesmith.evolve.llm.reply import Reply
 from queuesmith.policies import get_policy
 
-URL_VARIABLE = "QUEUESMITH_LLM_BASE_URL"
-MODEL_VARIABLE = "QUEUESMITH_LLM_MODEL"
-KEY_VARIABLES = ("QUEUESMITH_LLM_API_KEY", "OPENAI_API_KEY")
-OPENAI_URL = "https://api.openai.com/v1"
 #: Policies to start from when there is no parent.
 CLASSICS = ("fcfs", "sjf", "aged_sjf", "hrrn", "las")
 #: Questions in a row without an answer after which nothing more is asked.
 MAX_FAILURES = 3
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a configuration may say under ``options``."""
-
-    #: base_url, model: the environment's when empty.
-    base_url: str = ""
-    model: str = ""
-    #: input_price, output_price: per million tokens, in the currency of the budget's `llm_money`.
-    input_price: float = 0.0
-    output_price: float = 0.0
-    #: answer_tokens, prompt_tokens: most tokens of an answer, and about the most of a question.
-    answer_tokens: int = 4_000
-    prompt_tokens: int = 6_000
-    #: Share of questions that ask for changes to the parent instead of a whole file.
-    changes: float = 0.3
-    temperature: float | None = None  # the model's own when left out
-    #: What the endpoint calls `answer_tokens`: ``max_tokens``, or ``max_completion_tokens``.
-    limit_field: str = "max_tokens"
-    call_seconds: float = 120.0  # deadline of one request
-    attempts: int = 4  # requests for one question at most
-    backoff_seconds: float = 2.0  # wait before the second attempt; doubled before each further one
-    at_once: int = 1  # questions under way at the same time
-
-
-#: Least and most of each number.
-_LIMITS: dict[str, tuple[float, float]] = {
-    "input_price": (0.0, 1e6),
-    "output_price": (0.0, 1e6),
-    "answer_tokens": (16, 1_000_000),
-    "prompt_tokens": (2_500, 1_000_000),
-    "changes": (0.0, 1.0),
-    "temperature": (0.0, 10.0),
-    "call_seconds": (0.01, 3_600.0),
-    "attempts": (1, 20),
-    "backoff_seconds": (0.0, 60.0),
-    "at_once": (1, 64),
-}
-#: Names of all options.
-OPTIONS = tuple(item.name for item in dataclasses.fields(Options))
 
 
 class Llm:
@@ -104,8 +50,8 @@ class Llm:
     name = "llm"
 
     def __init__(self, **options: Any) -> None:
-        self.options = _checked(options)
-        self.endpoint = _endpoint(self.options)
+        self.endpoint = find_endpoint(options)
+        self.options = self.endpoint.options
         self.prices = Prices(self.options.input_price, self.options.output_price)
         self.left: dict[str, float] = {}
         self.briefing = Briefing()
@@ -235,88 +181,3 @@ def _note(text: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         said = ""
     return " ".join(said.partition("\n")[0].split())[:120] or "written by a model"
-
-
-def _checked(options: Mapping[str, Any]) -> Options:
-    """Check options by name, kind and size."""
-    known = {item.name: item for item in dataclasses.fields(Options)}
-    for name, value in options.items():
-        if name not in known:
-            raise ConfigError(f"proposer llm has no option {name!r}; it has {', '.join(known)}")
-        if name in _LIMITS:
-            least, most = _LIMITS[name]
-            whole = known[name].type is int
-            kinds = (int,) if whole else (int, float)
-            if type(value) not in kinds or not least <= value <= most:
-                raise ConfigError(
-                    f"proposer llm: {name} must be a {'whole ' if whole else ''}number from "
-                    f"{least:g} to {most:g}, got {value!r:.40}"
-                )
-        elif not isinstance(value, str):
-            raise ConfigError(f"proposer llm: {name} must be text, got {value!r:.40}")
-    checked = Options(**options)
-    if checked.limit_field not in ("max_tokens", "max_completion_tokens"):
-        raise ConfigError(
-            "proposer llm: limit_field must be max_tokens or max_completion_tokens, got "
-            f"{checked.limit_field!r:.40}"
-        )
-    return checked
-
-
-def _endpoint(options: Options) -> Endpoint:
-    """Find out where to ask whom, and with which key."""
-    named = os.environ.get(URL_VARIABLE, "").strip()
-    base_url = (options.base_url or named or OPENAI_URL).rstrip("/")
-    _check_url(base_url)
-    model = options.model or os.environ.get(MODEL_VARIABLE, "").strip()
-    if not model:
-        raise ConfigError(
-            'proposer llm needs a model: options = { model = "..." }, or the environment variable '
-            f"{MODEL_VARIABLE}"
-        )
-    key = ""
-    if base_url in (named.rstrip("/"), OPENAI_URL):
-        variable, key = _key()
-        if not key and base_url == OPENAI_URL:
-            raise ConfigError(
-                f"proposer llm needs a key: set {' or '.join(KEY_VARIABLES)}, or set "
-                f"{URL_VARIABLE} to an endpoint of your own"
-            )
-        if not (key.isascii() and key.isprintable()) or " " in key:
-            raise ConfigError(f"{variable} is not a key: it has blanks or signs that no key has")
-    return Endpoint(
-        base_url=base_url,
-        model=model,
-        key=key,
-        call_seconds=float(options.call_seconds),
-        attempts=options.attempts,
-        backoff_seconds=float(options.backoff_seconds),
-        answer_tokens=options.answer_tokens,
-        limit_field=options.limit_field,
-        temperature=options.temperature,
-    )
-
-
-def _key() -> tuple[str, str]:
-    for variable in KEY_VARIABLES:
-        if key := os.environ.get(variable, "").strip():
-            return variable, key
-    return KEY_VARIABLES[0], ""
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good, parts = False, urlsplit("")
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError(
-            "proposer llm: the endpoint's URL must hold no user or password; set "
-            f"{KEY_VARIABLES[0]} to the key instead"
-        )
-    if not good or parts.query or parts.fragment:
-        raise ConfigError(
-            "proposer llm: base_url must look like http://localhost:8000/v1, got "
-            f"{url.split('?')[0]!r:.80}"
-        )
