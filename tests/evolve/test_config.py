@@ -273,7 +273,10 @@ def test_an_estimate_counts_what_a_run_would_evaluate():
         ('name = "gp"\noptions = { victim = true }', "Did you mean 'victims'?"),
         ('name = "gp"\noptions = { victims = 1 }', "victims must be true or false"),
         ('name = "gp"\noptions = { knowledge = ["all"] }', "knowledge must be an array of some"),
-        ('name = "gp"\noptions = { tuned_share = 2 }', "tuned_share must be at least 0 and at most 1"),
+        (
+            'name = "gp"\noptions = { tuned_share = 2 }',
+            "tuned_share must be at least 0 and at most 1",
+        ),
         ('name = "gp"\noptions = { constants = "guess" }', "constants are tuned by"),
         ('name = "gp"\noptions = { start = "sjf" }', "start must be an array"),
         ("name = 'gp'\noptions = { start = ['{'] }", "start: "),

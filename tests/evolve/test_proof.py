@@ -163,5 +163,6 @@ def test_json_holds_no_number_that_is_not_finite():
 
 
 def test_nothing_breaks_out_of_its_place():
-    assert _table(("a",), [["one | two\nthree"]]).splitlines()[-1] == "| one \\| two three |"
+    shown = _table([{"a": "one | two\nthree"}], {"a": "a"})
+    assert shown.splitlines()[-1] == "| one \\| two three |"
     assert _code("'''```'''") == "````python\n'''```'''\n````"

@@ -120,34 +120,32 @@ class Ledger:
         self._head = path.parent / f"{path.name}.head"
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return all entries, oldest first."""
+        """Return all entries, oldest first; raise `ConfigError` if anything has changed them."""
         head = self._read_head()  # first, or an entry written meanwhile would seem to be missing
         try:
             content = read_file(self.path)
         except FileNotFoundError:
             content = b""
         except OSError as error:
-            raise ConfigError(
-                f"the ledger {self.path} cannot be read: {error.strerror}; name another file with "
-                f"--ledger or ${VARIABLE}"
-            ) from None
+            raise self._unusable("read", error) from None
         return self._check(content, head)
 
     def about(self, held_out: HeldOut) -> list[dict[str, Any]]:
         """Return the openings of windows that share rows with these, and their results."""
         entries = self.entries()
-        openings = {entry["sha256"] for entry in _openings(entries, held_out)}
-        return [
-            entry
-            for entry in entries
-            if entry["sha256"] in openings or entry.get("opening") in openings
-        ]
+        mine = {entry["sha256"] for entry in _openings(entries, held_out)}
+        return [one for one in entries if mine & {one["sha256"], one.get("opening")}]
 
     def refuse(self, held_out: HeldOut) -> None:
         """Raise `Spent` if any of these windows was opened before."""
-        entries = self.entries()
-        if before := _openings(entries, held_out):
+        self._before(held_out, self.entries(), spent=False)
+
+    def _before(self, held_out: HeldOut, entries: Sequence[dict[str, Any]], *, spent: bool) -> bool:
+        """Tell whether any of the windows was opened before; refuse that unless it is allowed."""
+        before = _openings(entries, held_out)
+        if before and not spent:
             raise Spent(_refusal(held_out, before, entries, self.path))
+        return bool(before)
 
     def open(
         self,
@@ -164,35 +162,23 @@ class Ledger:
         what : mapping
             Who looks and how, as JSON can hold it: policy, its hash, engine, loads.
         spent : bool
-            Open them although somebody has before; the entry says so.
-
-        Raises
-        ------
-        Spent
-            If any of the windows was opened before, and `spent` is false.
-        ConfigError
-            If there is no window, or the ledger cannot be written or was tampered with.
+            Open them although somebody has before, which raises `Spent` otherwise; the entry says
+            so.
         """
         if not held_out.windows:
             raise ConfigError("there are no held-out windows to open; freeze a set that has some")
         with self._locked() as file:
             entries = self._check(_read(file), self._read_head())
-            before = _openings(entries, held_out)
-            if before and not spent:
-                raise Spent(_refusal(held_out, before, entries, self.path))
-            entry = self._append(
-                file,
-                entries,
-                {
-                    **what,
-                    "kind": OPENED,
-                    "windows_sha256": held_out.sha256,
-                    "spent": bool(before),
-                    "time": _utc(now),
-                    "windows": [list(window) for window in held_out.windows],
-                },
-            )
-        return Opening(entry, bool(before))
+            seen = self._before(held_out, entries, spent=spent)
+            body = {
+                **what,
+                "kind": OPENED,
+                "windows_sha256": held_out.sha256,
+                "spent": seen,
+                "time": _utc(now),
+                "windows": [list(window) for window in held_out.windows],
+            }
+            return Opening(self._append(file, entries, body), seen)
 
     def close(
         self, opening: Opening, seen: Mapping[str, Any], *, now: datetime | None = None
@@ -210,12 +196,9 @@ class Ledger:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise ConfigError(
-                f"the ledger {self.path} cannot be written: {error.strerror}; name another file "
-                f"with --ledger or ${VARIABLE}"
-            ) from None
+            raise self._unusable("written", error) from None
+        deadline = time.monotonic() + PATIENCE
         try:
-            deadline = time.monotonic() + PATIENCE
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -239,8 +222,7 @@ class Ledger:
         entry = {"schema": SCHEMA, "number": len(entries), "previous": previous, **body}
         entry["sha256"] = _hash(entry)
         try:
-            content = _read(file)
-            end = content.rfind(b"\n") + 1  # behind it lies at most what a power cut left of a line
+            end = _read(file).rfind(b"\n") + 1  # behind it: what a power cut left of a line
             os.ftruncate(file, end)
             line = json.dumps(entry).encode() + b"\n"
             if os.pwrite(file, line, end) < len(line):
@@ -255,29 +237,21 @@ class Ledger:
             os.replace(part, self._head)
             _sync_folder(self.path.parent)
         except OSError as error:
-            raise ConfigError(
-                f"the ledger {self.path} cannot be written: {error.strerror}; free some space, or "
-                f"name another file with --ledger or ${VARIABLE}"
-            ) from None
+            raise self._unusable("written", error) from None
         return entry
 
     def _check(self, content: bytes, head: bytes | None) -> list[dict[str, Any]]:
         """Read entries and check that none was changed, removed, moved or cut off."""
-        whole = content[: content.rfind(b"\n") + 1]
         entries: list[dict[str, Any]] = []
         previous = _FIRST
-        for number, line in enumerate(whole.split(b"\n")[:-1]):
+        for number, line in enumerate(content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]):
             try:
                 entry = parse_json(line)
                 kept = {key: value for key, value in entry.items() if key != "sha256"}
-                good = (
-                    line == json.dumps(entry).encode()
-                    and entry["schema"] == SCHEMA
-                    and entry["number"] == number
-                    and entry["previous"] == previous
-                    and entry["sha256"] == _hash(kept)
-                    and entry["kind"] in (OPENED, RESULT)
-                )
+                shown = (entry["schema"], entry["number"], entry["previous"], entry["sha256"])
+                good = shown == (SCHEMA, number, previous, _hash(kept))
+                good = good and entry["kind"] in (OPENED, RESULT)
+                good = good and line == json.dumps(entry).encode()
             except (ValueError, TypeError, KeyError, AttributeError):
                 good = False
             if not good:
@@ -309,6 +283,12 @@ class Ledger:
         except OSError:
             raise self._tampered(f"{self._head.name} cannot be read") from None
 
+    def _unusable(self, what: str, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"the ledger {self.path} cannot be {what}: {error.strerror}; name another file with "
+            f"--ledger or ${VARIABLE}"
+        )
+
     def _tampered(self, what: str) -> ConfigError:
         return ConfigError(
             f"the ledger {self.path} was changed since it was written: {what}; restore it from a "
@@ -317,11 +297,8 @@ class Ledger:
 
 
 def _openings(entries: Sequence[dict[str, Any]], held_out: HeldOut) -> list[dict[str, Any]]:
-    return [
-        entry
-        for entry in entries
-        if entry["kind"] == OPENED and held_out.num_seen(entry["windows"])
-    ]
+    opened = (one for one in entries if one["kind"] == OPENED)
+    return [one for one in opened if held_out.num_seen(one["windows"])]
 
 
 def _refusal(

@@ -2,7 +2,8 @@
 
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +13,6 @@ from queuesmith import numbers
 from queuesmith.evaluation.goals import GOALS, MARGIN, guard_label
 from queuesmith.evolve.gates.gate import GATES
 from queuesmith.evolve.gates.judge import Judgement
-from queuesmith.window_sets import PARTS
 
 #: What the numbers may depend on, besides this package.
 PACKAGES = ("numpy", "numba", "scipy")
@@ -108,49 +108,40 @@ def markdown(sheet: Mapping[str, Any]) -> str:
         *(["**The held-out windows had been opened before: SPENT.**"] if sheet["spent"] else []),
     ]
     if sheet["aims"]:
-        parts += ["## Beside what was aimed at", _table(
-            ("aim", "seen", "met"),
-            ([one["aim"], one["seen"], "yes" if one["met"] else "no"] for one in sheet["aims"]),
-        )]  # fmt: skip
-    for gate, title in (("G6", "Held-out windows"), ("G3", "Validation"), ("G5", "Other physics"),
-                        ("G2", "Tuning")):  # fmt: skip
+        met: Column = lambda row: "yes" if row["met"] else "no"  # noqa: E731
+        columns: dict[str, Column] = {"aim": "aim", "seen": "seen", "met": met}
+        parts += ["## Beside what was aimed at", _table(sheet["aims"], columns)]
+    titles = {"G6": "Held-out windows", "G3": "Validation", "G5": "Other physics", "G2": "Tuning"}
+    for gate, title in titles.items():
         saw = gates.get(gate, {}).get("saw", {})
         if "configurations" in saw:
-            parts += [f"## {title}", f"Engine {saw['engine']}.", _configurations(saw)]
-            parts += [_GUARDS, _guards(saw["configurations"])]
+            rows = saw["configurations"]
+            parts += [f"## {title}", f"Engine {saw['engine']}.", _table(rows, _CONFIGURATION)]
+            parts += [_GUARDS, _guards(rows)]
             if "standings" in saw:
-                parts += [_standings(saw["standings"])]
+                parts += [_table(saw["standings"], _STANDING)]
+    lineage = ["It comes from no archive: there is no lineage."]
+    if sheet["lineage"]:
+        lineage = ["## Lineage", _table(sheet["lineage"], _ANCESTOR)]
     parts += [
         "## Gates",
-        _table(
-            ("gate", "outcome", "why"),
-            ([f"{one['gate']} {one['name']}", one["outcome"], one["sentence"]]
-             for one in sheet["gates"]),
-        ),
+        _table(sheet["gates"], _GATE),
         "## What it does",
         "Whom it would admit first, of requests of all kinds that wait at the same time.",
-        _does(sheet["does"]),
+        _table(sheet["does"], _SITUATION),
         "## The policy",
         f"sha256 `{sheet['policy']['sha256']}`",
         _code(sheet["policy"]["text"].rstrip()),
-        *_lineage(sheet),
+        *lineage,
         "## Windows",
         f"Held-out set `{sheet['windows']['held_out_sha256']}`; rows and hashes of every window "
         "are in the JSON beside this sheet.",
-        _table(
-            ("source", "traffic", "tuning", "validation", "held-out", "sha256"),
-            (
-                [source["file"], source["kind"]]
-                + [len(source["parts"].get(part, ())) for part in PARTS]
-                + [f"`{source['sha256'][:16]}`"]
-                for source in sheet["windows"]["sources"]
-            ),
-        ),
+        _table(sheet["windows"]["sources"], _SOURCE),
         "## Ledger",
-        _ledger(sheet["ledger"]),
+        _table(sheet["ledger"], _ENTRY),
         "## Made by",
         _made_by(sheet),
-    ]  # fmt: skip
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -166,12 +157,19 @@ def _traffic_line(sheet: Mapping[str, Any]) -> str:
     return f"{traffic} Everything is simulated, on {sheet['config']['engine']}. {measured}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    def line(cells: Sequence[Any]) -> str:
+#: What stands in a column: a field of the row, or what is made of the row.
+Column = str | Callable[[Mapping[str, Any]], Any]
+
+
+def _table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Column]) -> str:
+    def line(cells: Iterable[Any]) -> str:
         texts = (" ".join(str(cell).split()).replace("|", "\\|") for cell in cells)
         return "| " + " | ".join(texts) + " |"
 
-    return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
+    def cells(row: Mapping[str, Any]) -> Iterable[Any]:
+        return (row[of] if isinstance(of, str) else of(row) for of in columns.values())
+
+    return "\n".join([line(columns), line(["---"] * len(columns)), *map(line, map(cells, rows))])
 
 
 def _code(text: str) -> str:
@@ -186,121 +184,92 @@ def _change(row: Mapping[str, Any], name: str) -> str:
     return numbers.change(row[f"{name}_change"]) + (f" ({between})" if between else "")
 
 
-def _configurations(saw: Mapping[str, Any]) -> str:
-    rows = []
-    for row in saw["configurations"]:
-        pays = f"{row['pays']}: {numbers.change(row['pays_change'])}" if row["pays"] else "nobody"
-        rows.append(
-            [
-                row["source"],
-                row["load"] + (" (idle)" if row["idle"] else ""),
-                f"{row['num_windows']} x {row['num_requests'] // row['num_windows']:,}",
-                _change(row, "mean"),
-                _change(row, "p99"),
-                f"{row['wins']}-{row['ties']}-{row['losses']}, p {numbers.p_value(row['p_value'])}",
-                pays,
-                "; ".join(row["broken"]) or "none broken",
-            ]
-        )
-    head = (
-        "source",
-        "load",
-        "windows",
-        "mean TTFT",
-        "p99 TTFT",
-        "won-tied-lost",
-        "who pays",
-        "guards",
-    )
-    return _table(head, rows)
+def _pays(row: Mapping[str, Any]) -> str:
+    return f"{row['pays']}: {numbers.change(row['pays_change'])}" if row["pays"] else "nobody"
+
+
+_CONFIGURATION: Mapping[str, Column] = {
+    "source": "source",
+    "load": lambda row: row["load"] + (" (idle)" if row["idle"] else ""),
+    "windows": lambda row: f"{row['num_windows']} x {row['num_requests'] // row['num_windows']:,}",
+    "mean TTFT": lambda row: _change(row, "mean"),
+    "p99 TTFT": lambda row: _change(row, "p99"),
+    "won-tied-lost": lambda row: (
+        f"{row['wins']}-{row['ties']}-{row['losses']}, p {numbers.p_value(row['p_value'])}"
+    ),
+    "who pays": _pays,
+    "guards": lambda row: "; ".join(row["broken"]) or "none broken",
+}
+_STANDING: Mapping[str, Column] = {
+    "policy": "policy",
+    "gain": lambda row: numbers.score(row["score"]),
+    "95 % interval": lambda row: f"{numbers.score(row['low'])} to {numbers.score(row['high'])}",
+    "guards broken": "broken_guards",
+    "goal worse in": lambda row: f"{row['worse']} of {row['num_configurations']}",
+}
+_SITUATION: Mapping[str, Column] = {
+    "load": "load",
+    "place": "place",
+    "request": "request",
+    "tokens": lambda row: f"{row['num_prompt_tokens']:,}",
+    "has waited (s)": lambda row: numbers.number(row["wait"]),
+    "by arrival": "place_by_arrival",
+    "by prompt": "place_by_prompt",
+}
+_ANCESTOR: Mapping[str, Column] = {
+    "candidate": "candidate",
+    "seed": "seed",
+    "generation": "generation",
+    "by": "proposer",
+    "bred from": lambda row: ", ".join(map(str, row["parents"])) or "-",
+    "score then": lambda row: numbers.score(row["score"]),
+    "how": "note",
+}
+_ENTRY: Mapping[str, Column] = {
+    "entry": "number",
+    "time": "time",
+    "kind": "kind",
+    "policy": lambda row: f"`{row['policy_sha256'][:16]}`",
+    "spent before": lambda row: (
+        "yes" if row.get("spent") else "no" if row["kind"] == "opened" else ""
+    ),
+    "sha256": lambda row: f"`{row['sha256'][:16]}`",
+}
+_SOURCE: Mapping[str, Column] = {
+    "source": "file",
+    "traffic": "kind",
+    "tuning": lambda row: len(row["parts"].get("tuning", ())),
+    "validation": lambda row: len(row["parts"].get("validation", ())),
+    "held-out": lambda row: len(row["parts"].get("held_out", ())),
+    "sha256": lambda row: f"`{row['sha256'][:16]}`",
+}
+_GATE: Mapping[str, Column] = {
+    "gate": lambda row: f"{row['gate']} {row['name']}",
+    "outcome": "outcome",
+    "why": "sentence",
+}
 
 
 _GUARDS = "Every guard, as a change beside FCFS; in bold what is broken."
 
 
 def _guards(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = list(dict.fromkeys(one["guard"] for row in rows for one in row["guards"]))
-    lines = []
-    for row in rows:
-        found = {one["guard"]: one for one in row["guards"]}
-        lines.append([row["source"], row["load"], *(_guard(found.get(name)) for name in names)])
-    margins = {one["guard"]: one["margin"] for row in rows for one in row["guards"]}
-    heads = [f"{guard_label(name)} ({numbers.change(margins[name])})" for name in names]
-    return _table(("source", "load", *heads), lines)
+    found = [{one["guard"]: one for one in row["guards"]} for row in rows]
+    columns: dict[str, Column] = {"source": "source", "load": "load"}
+    for name, one in {name: one for guards in found for name, one in guards.items()}.items():
+        heading = f"{guard_label(name)} ({numbers.change(one['margin'])})"
+        columns[heading] = partial(_guard, name)
+    return _table(
+        [{**row, "guards": guards} for row, guards in zip(rows, found, strict=True)], columns
+    )
 
 
-def _guard(row: Mapping[str, Any] | None) -> str:
-    if row is None:
+def _guard(name: str, row: Mapping[str, Any]) -> str:
+    found = row["guards"].get(name)
+    if found is None:
         return numbers.UNDEFINED
-    text = numbers.change(row["change"])
-    return f"**{text}**" if row["broken"] else text
-
-
-def _standings(rows: Sequence[Mapping[str, Any]]) -> str:
-    return _table(
-        ("policy", "gain", "95 % interval", "guards broken", "goal worse in"),
-        (
-            [
-                row["policy"],
-                numbers.score(row["score"]),
-                f"{numbers.score(row['low'])} to {numbers.score(row['high'])}",
-                row["broken_guards"],
-                f"{row['worse']} of {row['num_configurations']}",
-            ]
-            for row in rows
-        ),
-    )
-
-
-def _does(rows: Sequence[Mapping[str, Any]]) -> str:
-    return _table(
-        ("load", "place", "request", "tokens", "has waited (s)", "by arrival", "by prompt"),
-        (
-            [row["load"], row["place"], row["request"], f"{row['num_prompt_tokens']:,}",
-             numbers.number(row["wait"]), row["place_by_arrival"], row["place_by_prompt"]]
-            for row in rows
-        ),
-    )  # fmt: skip
-
-
-def _lineage(sheet: Mapping[str, Any]) -> list[str]:
-    if not sheet["lineage"]:
-        return ["It comes from no archive: there is no lineage."]
-    return [
-        "## Lineage",
-        _table(
-            ("candidate", "seed", "generation", "by", "bred from", "score then", "how"),
-            (
-                [
-                    one["candidate"],
-                    one["seed"],
-                    one["generation"],
-                    one["proposer"],
-                    ", ".join(map(str, one["parents"])) or "-",
-                    numbers.score(one["score"]),
-                    one["note"],
-                ]
-                for one in sheet["lineage"]
-            ),
-        ),
-    ]
-
-
-def _ledger(entries: Sequence[Mapping[str, Any]]) -> str:
-    return _table(
-        ("entry", "time", "kind", "policy", "spent before", "sha256"),
-        (
-            [
-                entry["number"],
-                entry["time"],
-                entry["kind"],
-                f"`{entry['policy_sha256'][:16]}`",
-                "yes" if entry.get("spent") else "no" if entry["kind"] == "opened" else "",
-                f"`{entry['sha256'][:16]}`",
-            ]
-            for entry in entries
-        ),
-    )
+    text = numbers.change(found["change"])
+    return f"**{text}**" if found["broken"] else text
 
 
 def _made_by(sheet: Mapping[str, Any]) -> str:
