@@ -6,7 +6,8 @@ too small for their numbers to grow beyond what a float holds.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -176,25 +177,7 @@ def _evaluate(tree: Node, values: Mapping[str, NDArray[np.float64]]) -> Any:
 
 
 def _apply(name: str, operands: list[Any]) -> Any:
-    first, *rest = operands
-    match name:
-        case "add":
-            return first + rest[0]
-        case "sub":
-            return first - rest[0]
-        case "mul":
-            return first * rest[0]
-        case "div":
-            return first / np.maximum(rest[0], LEAST_DIVISOR)
-        case "min":
-            return np.minimum(first, rest[0])
-        case "max":
-            return np.maximum(first, rest[0])
-        case "clip":
-            return np.minimum(np.maximum(first, rest[0]), rest[1])
-        case "log1p":
-            return _log1p(np.maximum(first, 0.0))
-    return np.where(first > rest[0], rest[1], rest[2])
+    return _FUNCTIONS[name](*operands)
 
 
 def _log1p(numbers: Any) -> Any:
@@ -202,6 +185,19 @@ def _log1p(numbers: Any) -> Any:
     if np.ndim(numbers) == 0:
         return np.float64(math.log1p(numbers))
     return np.array([math.log1p(number) for number in numbers.tolist()])
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": lambda one, other: one / np.maximum(other, LEAST_DIVISOR),
+    "min": np.minimum,
+    "max": np.maximum,
+    "clip": lambda number, low, high: np.minimum(np.maximum(number, low), high),
+    "log1p": lambda number: _log1p(np.maximum(number, 0.0)),
+    "if": lambda one, other, above, below: np.where(one > other, above, below),
+}
 
 
 def _to_json(tree: Node) -> Any:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,43 +26,30 @@ _SAME_ARITY = {
 }
 
 #: Programs every search starts from: the classics, in terms that mean the same at every load.
-_CLASSICS = {
+_CLASSICS: dict[str, dict[str, Any]] = {
     "fcfs": {"waiting_key": ["mul", -1, "wait_share"]},
     "sjf": {"waiting_key": "relative_work"},
     "aged_sjf": {"waiting_key": ["sub", ["mul", 0.3, "relative_work"], "backlogs_waited"]},
     "aged_sjf_by_time": {"waiting_key": ["sub", ["mul", 30, "work_share"], "backlogs_waited"]},
     "hrrn": {"waiting_key": ["mul", -1, "times_overtaken"]},
     "hrrn_by_wait": {"waiting_key": ["mul", -1, ["div", "usual_waits", "relative_work"]]},
-    "residual_sjf": {
-        "waiting_key": ["if", "backlogs_waited", 2, ["mul", -1, "wait_share"], "relative_work"]
-    },
-    "sjf_within_backlog": {
-        "waiting_key": ["if", "backlogs_waited", 0.7, ["mul", -1, "wait_share"], "relative_work"]
-    },
+    "residual_sjf":
+        {"waiting_key": ["if", "backlogs_waited", 2, ["mul", -1, "wait_share"], "relative_work"]},
+    "sjf_within_backlog":
+        {"waiting_key": ["if", "backlogs_waited", 0.7, ["mul", -1, "wait_share"], "relative_work"]},
     "aged_sjf_by_service": {"waiting_key": ["sub", ["mul", 20, "work_share"], "backlogs_served"]},
-    "log_aged_by_service": {
-        "waiting_key": [
-            "sub",
-            ["mul", 0.4, ["log1p", ["mul", 20, "relative_prompt"]]],
-            "backlogs_served",
-        ]
-    },
-    "sjf_within_service": {
-        "waiting_key": [
-            "if",
-            "backlogs_served",
-            0.8,
-            ["mul", -1, "backlogs_served"],
-            "relative_work",
-        ]
-    },
-    "sjf_oldest_first": {
-        "waiting_key": ["if", "wait_share", 0.9, ["mul", -1, "wait_share"], "relative_work"]
-    },
+    "log_aged_by_service":
+        {"waiting_key": ["sub", ["mul", 0.4, ["log1p", ["mul", 20, "relative_prompt"]]],
+                         "backlogs_served"]},
+    "sjf_within_service":
+        {"waiting_key": ["if", "backlogs_served", 0.8, ["mul", -1, "backlogs_served"],
+                         "relative_work"]},
+    "sjf_oldest_first":
+        {"waiting_key": ["if", "wait_share", 0.9, ["mul", -1, "wait_share"], "relative_work"]},
     "sjf_small_victims": {"waiting_key": "relative_work", "victim_key": ["mul", -1, "relative_kv"]},
     "sjf_las_victims": {"waiting_key": "relative_work", "victim_key": "relative_kv"},
     "fcfs_short_first": {"waiting_key": ["mul", -1, "wait_share"], "victim_key": "steps_left"},
-}
+}  # fmt: skip
 CLASSICS: Mapping[str, Program] = {
     name: Program.from_json(genome) for name, genome in _CLASSICS.items()
 }

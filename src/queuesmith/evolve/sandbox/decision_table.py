@@ -90,20 +90,12 @@ _NOW = 1_000.0  # s
 
 def _request(prompt: int, wait: float) -> SimpleNamespace:
     return SimpleNamespace(
-        arrival_time=_NOW - wait,
-        num_prompt_tokens=prompt,
-        num_computed_tokens=0,
-        num_output_tokens=0,
-        num_preemptions=0,
-        max_tokens=1_024,
-        priority=0,
-        num_uncached_tokens=prompt,
-        predicted_output_tokens=float("nan"),
-        deadline=float("inf"),
-        last_token_ts=_NOW - wait,
-        client_tokens=1_000.0,
+        arrival_time=_NOW - wait, num_prompt_tokens=prompt, num_computed_tokens=0,
+        num_output_tokens=0, num_preemptions=0, max_tokens=1_024, priority=0,
+        num_uncached_tokens=prompt, predicted_output_tokens=float("nan"), deadline=float("inf"),
+        last_token_ts=_NOW - wait, client_tokens=1_000.0,
         prefill_tokens_since_arrival=int(wait * _TOKEN_RATE),
-    )
+    )  # fmt: skip
 
 
 def _engine(requests: list[Any], copies: int) -> SimpleNamespace:
@@ -114,22 +106,10 @@ def _engine(requests: list[Any], copies: int) -> SimpleNamespace:
     mean_prompt = waiting_tokens / num_waiting
     backlog = waiting_tokens / _TOKEN_RATE
     return SimpleNamespace(
-        now=_NOW,
-        num_waiting=num_waiting,
-        num_running=64,
-        max_num_seqs=256,
-        token_budget=2_048,
-        kv_usage=0.5,
-        free_kv_tokens=200_000,
-        waiting_tokens=waiting_tokens,
-        mean_waiting_tokens=mean_prompt,
-        mean_wait=sum(waits) / len(waits),
-        oldest_wait=max(waits),
-        step_time=_STEP_TIME,
-        token_rate=_TOKEN_RATE,
-        recent_ttft=_STEP_TIME + 0.5 * backlog,
-        arrival_rate=_TOKEN_RATE / mean_prompt,
-        mean_prompt_tokens=mean_prompt,
-        backlog_time=backlog,
-        peak_backlog_time=_WORST * backlog,
-    )
+        now=_NOW, num_waiting=num_waiting, num_running=64, max_num_seqs=256, token_budget=2_048,
+        kv_usage=0.5, free_kv_tokens=200_000, waiting_tokens=waiting_tokens,
+        mean_waiting_tokens=mean_prompt, mean_wait=sum(waits) / len(waits), oldest_wait=max(waits),
+        step_time=_STEP_TIME, token_rate=_TOKEN_RATE, recent_ttft=_STEP_TIME + 0.5 * backlog,
+        arrival_rate=_TOKEN_RATE / mean_prompt, mean_prompt_tokens=mean_prompt,
+        backlog_time=backlog, peak_backlog_time=_WORST * backlog,
+    )  # fmt: skip
