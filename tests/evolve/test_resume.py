@@ -60,7 +60,7 @@ def without_times(document):
 def test_twenty_kills_lose_nothing_and_change_nothing(begin, undisturbed):
     folder = begin("killed")
     done = subprocess.run(
-        [sys.executable, "-m", "evolve.kill", str(folder), "24"],
+        [sys.executable, "-m", "evolve.kill", str(folder), "22"],
         cwd=TESTS,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
         capture_output=True,
