@@ -7,14 +7,14 @@ holds the configuration's text, so that the folder alone is enough to go on.
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from queuesmith._version import __version__
 from queuesmith.backends import Backend
-from queuesmith.errors import ConfigError, PolicyError
+from queuesmith.errors import PolicyError
 from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.candidate import Proposal, text_sha256
 from queuesmith.evolve.champion import crown
@@ -26,7 +26,14 @@ from queuesmith.evolve.sandbox.allow_list import check_form
 from queuesmith.evolve.sandbox.evaluator import EvaluatorFactory, cells_of, make_sandbox
 from queuesmith.evolve.sandbox.sandbox import Sandbox, SimulationJob
 from queuesmith.evolve.scoring.scale import Scale, Traffic, make_scale
-from queuesmith.evolve.scoring.traffic import WINDOWS_FILE, freeze_windows, tuning_traffic, who_wins
+from queuesmith.evolve.scoring.traffic import (
+    WINDOWS_FILE,
+    freeze_windows,
+    kind_of,
+    run_windows,
+    tuning_traffic,
+    who_wins,
+)
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 from queuesmith.window_sets import WindowSet
@@ -85,7 +92,7 @@ def go_on(
     with Archive.resume(folder) as archive, ExitStack() as stack:
         run = archive.run()
         config = parse_config(run["config"], f"the configuration in {folder}")
-        windows = _read_windows(folder, run)
+        windows = run_windows(folder, run)
         traffic = tuning_traffic(config, windows)
         scale = make_scale(traffic, config.goal, config.guards)
         if "classics" not in run:
@@ -112,16 +119,6 @@ def go_on(
         document = summary(archive, folder)
         _write_best(archive, folder, document)
         return document
-
-
-def _read_windows(folder: Path, run: Mapping[str, str]) -> WindowSet:
-    windows = WindowSet.load(folder / WINDOWS_FILE)
-    if windows.sha256 != run["windows_sha256"]:
-        raise ConfigError(
-            f"{folder / WINDOWS_FILE} is not the one that the run began with; restore it, or begin "
-            "another run"
-        )
-    return replace(windows, folder=Path(run["windows_folder"]))
 
 
 class Behaviours:
@@ -204,7 +201,7 @@ def summary(archive: Archive, folder: Path) -> dict[str, Any]:
             "sources": [
                 {
                     "file": source.file,
-                    "kind": "modelled" if source.file.endswith("@model") else "real",
+                    "kind": kind_of(source.file),
                     **{part: len(cut) for part, cut in source.parts.items()},
                 }
                 for source in windows.sources

@@ -1,7 +1,7 @@
 """What policies are judged by: a configuration, its frozen windows, and a run if there was one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from queuesmith.evolve.archive.archive import FILE, Archive
 from queuesmith.evolve.candidate import Candidate, text_sha256
 from queuesmith.evolve.config import EvolveConfig, parse_config, read_config
 from queuesmith.evolve.gates.control import Pair
-from queuesmith.evolve.scoring.traffic import WINDOWS_FILE, freeze_windows
+from queuesmith.evolve.scoring.traffic import freeze_windows, run_windows
 from queuesmith.window_sets import WindowSet
 
 
@@ -31,12 +31,7 @@ class Case:
         with Archive.read(folder) as archive:
             run = archive.run()
             config = parse_config(run["config"], f"the configuration in {folder}")
-            windows = WindowSet.load(folder / WINDOWS_FILE)
-            if windows.sha256 != run["windows_sha256"]:
-                raise ConfigError(
-                    f"{folder / WINDOWS_FILE} is not the one that the run began with; restore it"
-                )
-            windows = replace(windows, folder=Path(run["windows_folder"]))
+            windows = run_windows(folder, run)
             lineage: dict[str, Sequence[Mapping[str, Any]]] = {}
             pairs = []
             for seed in config.seeds:

@@ -18,6 +18,7 @@ from queuesmith.evolve.gates.gate import GATES, Gate, make_gate, not_run
 from queuesmith.evolve.gates.ledger import HeldOut, Ledger
 from queuesmith.evolve.gates.measurements import Bench
 from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.scoring.traffic import kind_of
 from queuesmith.policies import Policy, get_policy
 from queuesmith.policies.policy import load_text
 
@@ -92,11 +93,11 @@ class Judgement:
                 "second_engine": config.second_engine.name if config.second_engine else None,
                 "output_length": config.output_length.describe(),
                 "evaluations": {
-                    str(pair.seed): {
-                        "search": pair.search_evaluations,
-                        "control": pair.control_evaluations,
+                    str(one.seed): {
+                        "search": one.search_evaluations,
+                        "control": one.control_evaluations,
                     }
-                    for pair in self.case.pairs
+                    for one in self.case.pairs
                 },
                 "used": dict(self.case.spent),
             },
@@ -107,7 +108,7 @@ class Judgement:
                     {
                         "file": source.file,
                         "sha256": source.sha256,
-                        "kind": "modelled" if source.file.endswith("@model") else "real",
+                        "kind": kind_of(source.file),
                         "parts": {
                             part: [asdict(window) for window in cut]
                             for part, cut in source.parts.items()

@@ -32,8 +32,9 @@ from queuesmith.evolve.sandbox.evaluator import cells_of
 from queuesmith.evolve.sandbox.sandbox import Cell as SandboxCell
 from queuesmith.evolve.sandbox.sandbox import Sandbox, SimulationJob
 from queuesmith.evolve.scoring.cells import Configuration
-from queuesmith.evolve.scoring.scale import Traffic, prepare_traffic
+from queuesmith.evolve.scoring.scale import Traffic
 from queuesmith.evolve.scoring.standing import Beside, Difference, Reference, guard_rows, less, tell
+from queuesmith.evolve.scoring.traffic import kind_of, part_traffic
 from queuesmith.metrics import queued_time
 from queuesmith.policies import Policy, get_policy
 from queuesmith.window_sets import WindowSet
@@ -88,10 +89,7 @@ class Bench:
     @property
     def sources(self) -> dict[str, str]:
         """Whether each source is real or modelled traffic."""
-        return {
-            source.file: "modelled" if source.file.endswith("@model") else "real"
-            for source in self.window_set.sources
-        }
+        return {source.file: kind_of(source.file) for source in self.window_set.sources}
 
     def load(self, part: str) -> list[Window]:
         """Read the windows of a part, and run nothing on them."""
@@ -114,20 +112,8 @@ class Bench:
         preset = engine or self.config.engine
         key = part, preset.name
         if key not in self._parts:
-            names = [
-                source.file
-                for source in self.window_set.sources
-                for _ in source.parts.get(part, ())
-            ]
-            self._parts[key] = prepare_traffic(
-                self.load(part),
-                names,
-                self.config.loads,
-                config=preset.config,
-                step_time=preset.step_time,
-                output_length=self.config.output_length,
-                slo=self.config.slo,
-                seed=self.config.windows.seed,
+            self._parts[key] = part_traffic(
+                self.config, self.window_set, part, self.load(part), preset
             )
         return self._parts[key]
 

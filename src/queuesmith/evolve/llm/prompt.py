@@ -180,10 +180,10 @@ def about_tokens(text: str) -> int:
 
 
 def write_prompt(
-    text: str,
-    parent: Candidate | None,
-    other: Candidate | None,
     briefing: Briefing,
+    text: str,
+    parent: Candidate | None = None,
+    other: Candidate | None = None,
     *,
     changes: bool,
     most_tokens: int,

@@ -7,6 +7,8 @@ as a proposal, those without a policy in them too, so that the archive holds wha
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -101,13 +103,15 @@ class Llm:
         changes = bool(rng.random() < self.options.changes)
         order = [parents[int(place)] for place in rng.permutation(len(parents))]
         classic = CLASSICS[int(rng.integers(len(CLASSICS)))]
-        for place, parent in enumerate(order):
-            other = order[place + 1] if place + 1 < len(order) else None
-            prompt = self._prompt(parent.text, parent, other, changes)
+        write = partial(
+            write_prompt, self.briefing, changes=changes, most_tokens=self.options.prompt_tokens
+        )
+        for parent, other in zip_longest(order, order[1:]):
+            prompt = write(parent.text, parent, other)
             if prompt is not None:
                 return _Question(prompt, parent.text, (parent.number,))
         text = get_policy(classic).source
-        prompt = self._prompt(text, None, None, changes)
+        prompt = write(text)
         if prompt is None:  # the classics are short; what is left is the contract
             least = about_tokens(system_text(Briefing().aim)) + 800
             raise ConfigError(
@@ -115,18 +119,6 @@ class Llm:
                 f"to hold the contract and a policy, got {self.options.prompt_tokens}"
             )
         return _Question(prompt, text, ())
-
-    def _prompt(
-        self, text: str, parent: Candidate | None, other: Candidate | None, changes: bool
-    ) -> Prompt | None:
-        return write_prompt(
-            text,
-            parent,
-            other,
-            self.briefing,
-            changes=changes,
-            most_tokens=self.options.prompt_tokens,
-        )
 
     def _proposals(self, question: "_Question", reply: Reply) -> list[Proposal]:
         """Make proposals of a reply: its policies, or a comment that says why there is none."""

@@ -17,10 +17,8 @@ from functools import cache
 from typing import Any, Self
 
 from queuesmith.backends import Backend, Pool, open_pool
-from queuesmith.errors import CandidateError
-from queuesmith.evolve.sandbox.allow_list import check_form
 from queuesmith.evolve.sandbox.child import Request, SimulationJob
-from queuesmith.evolve.sandbox.sandbox import Outcome, Sandbox
+from queuesmith.evolve.sandbox.sandbox import Outcome, Sandbox, refused
 
 #: Seconds after which a child process that nobody needs is ended, its run being over or killed.
 IDLE_SECONDS = 300.0
@@ -76,10 +74,8 @@ class RemoteSandbox:
         for place, (text, limit) in enumerate(
             zip(texts, limits or [None] * len(texts), strict=True)
         ):
-            try:
-                check_form(text)
-            except CandidateError as error:
-                outcomes[place] = Outcome("form", str(error))
+            if outcome := refused(text):
+                outcomes[place] = outcome
             else:
                 requests[place] = Request(text, chosen, limit)
         places = list(requests)

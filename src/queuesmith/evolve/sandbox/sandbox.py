@@ -55,6 +55,15 @@ class Outcome:
     told: str = ""  # the answer to a question
 
 
+def refused(text: str) -> Outcome | None:
+    """Return the outcome of a text whose form is refused; nothing for others."""
+    try:
+        check_form(text)
+    except CandidateError as error:
+        return Outcome("form", str(error))
+    return None
+
+
 class Sandbox:
     """Child processes that compile and simulate candidates; use it in a ``with`` statement.
 
@@ -192,13 +201,8 @@ class Sandbox:
         outcomes: list[Outcome | Future[Outcome]] = []
         try:
             for text, limit in zip(texts, limits or [None] * len(texts), strict=True):
-                try:
-                    check_form(text)
-                except CandidateError as error:
-                    outcomes.append(Outcome("form", str(error)))
-                else:
-                    request = Request(text, chosen, limit)
-                    outcomes.append(self._pool.submit(self._try, request))
+                request = Request(text, chosen, limit)
+                outcomes.append(refused(text) or self._pool.submit(self._try, request))
             for outcome in outcomes:
                 yield outcome if isinstance(outcome, Outcome) else outcome.result()
         finally:
@@ -210,11 +214,8 @@ class Sandbox:
         """Ask a question of `queuesmith.evolve.sandbox.child.QUESTIONS` about a candidate."""
         if self._pool is None:
             raise RuntimeError("a Sandbox runs candidates inside its `with` statement only")
-        try:
-            check_form(text)
-        except CandidateError as error:
-            return Outcome("form", str(error))
-        return self._pool.submit(self._try, Request(text, (), None, question)).result()
+        request = Request(text, (), None, question)
+        return refused(text) or self._pool.submit(self._try, request).result()
 
     def _try(self, request: Request) -> Outcome:
         """Have one candidate run by whichever child process is idle."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from queuesmith.engine.step_time import Preset
+from queuesmith.errors import ConfigError
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.evolve.config import EvolveConfig, Source
@@ -22,6 +24,7 @@ from queuesmith.evolve.scoring.cells import Cell
 from queuesmith.evolve.scoring.scale import Scale, Traffic, make_scale, prepare_traffic
 from queuesmith.policies import get_policy
 from queuesmith.window_sets import FOLDER_VARIABLE, WindowSet
+from queuesmith.windows import Window
 
 WINDOWS_FILE = "windows.toml"
 
@@ -141,15 +144,39 @@ def _pick(config: EvolveConfig, window_set: WindowSet) -> list[list[int]]:
     return keep
 
 
+def run_windows(folder: Path, run: Mapping[str, str]) -> WindowSet:
+    """Read the windows that a run began with."""
+    windows = WindowSet.load(folder / WINDOWS_FILE)
+    if windows.sha256 != run["windows_sha256"]:
+        raise ConfigError(
+            f"{folder / WINDOWS_FILE} is not the one that the run began with; restore it, or begin "
+            "another run"
+        )
+    return replace(windows, folder=Path(run["windows_folder"]))
+
+
+def kind_of(file: str) -> str:
+    """Say whether a source is real or modelled traffic."""
+    return "modelled" if file.endswith("@model") else "real"
+
+
 def tuning_traffic(config: EvolveConfig, window_set: WindowSet) -> Traffic:
     """Prepare the tuning windows of a set on the engine of a run; nothing else is read of it."""
-    names = [source.file for source in window_set.sources for _ in source.parts.get("tuning", ())]
+    windows = window_set.windows("tuning")
+    return part_traffic(config, window_set, "tuning", windows, config.engine)
+
+
+def part_traffic(
+    config: EvolveConfig, window_set: WindowSet, part: str, windows: list[Window], engine: Preset
+) -> Traffic:
+    """Prepare the windows of a part on an engine."""
+    names = [source.file for source in window_set.sources for _ in source.parts.get(part, ())]
     return prepare_traffic(
-        window_set.windows("tuning"),
+        windows,
         names,
         config.loads,
-        config=config.engine.config,
-        step_time=config.engine.step_time,
+        config=engine.config,
+        step_time=engine.step_time,
         output_length=config.output_length,
         slo=config.slo,
         seed=config.windows.seed,
