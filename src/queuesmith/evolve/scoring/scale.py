@@ -1,6 +1,6 @@
 """What a candidate is worth on tuning windows, by a goal and guards.
 
-The fitness is :func:`queuesmith.evaluation.judge.search_score` of the goal's gain over FCFS, the
+The fitness is :func:`queuesmith.evaluation.score.search_score` of the goal's gain over FCFS, the
 mean over configurations, and of the worst excess of any guard in any of them.
 
 The score can only fall, and a guard only come nearer to breaking, when any request waits longer. So
