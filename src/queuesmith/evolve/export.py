@@ -64,7 +64,17 @@ class Judge:
     def _answer(self, results: dict[Cell, CellResult]) -> dict[str, Any]:
         beside = self._reference.lay_beside(samples(self._scale, results))
         fitness = self._scale.stand(results, self._windows, each_window=False).score
-        configurations = beside.configurations
+        found, scale = beside.configurations, self._scale
+        goals = [one for one in GOALS.values() if scale.slo is not None or not one.needs_slo]
+        guards = {
+            f"{key.source} {key.load}": {
+                row["guard"]: _finite(row["change"])
+                for row in guard_rows(one, beside.guards)
+                if not math.isnan(row["change"])
+            }
+            for key, one in found.items()
+        }
+        cells = scale.cell_scores(results).items()
         return {
             "combined_score": _finite(fitness),
             "score": _finite(beside.gain.estimate),
@@ -72,25 +82,13 @@ class Judge:
             "broken_guards": len(beside.broken),
             "reasons": beside.reasons,
             "gains": {
-                name: float(
-                    np.mean([_finite(gain_of(one, goal)) for one in configurations.values()])
-                )
-                for name, goal in GOALS.items()
-                if self._scale.slo is not None or not goal.needs_slo
+                goal.name: float(np.mean([_finite(gain_of(one, goal)) for one in found.values()]))
+                for goal in goals
             },
-            "guards": {
-                f"{key.source} {key.load}": {
-                    row["guard"]: _finite(row["change"])
-                    for row in guard_rows(one, beside.guards)
-                    if not math.isnan(row["change"])
-                }
-                for key, one in configurations.items()
-            },
+            "guards": guards,
             "per_window": {
-                f"{self._scale.sources[cell.window]} window {cell.window} {cell.load}": _finite(
-                    value
-                )
-                for cell, value in self._scale.cell_scores(results).items()
+                f"{scale.sources[cell.window]} window {cell.window} {cell.load}": _finite(value)
+                for cell, value in cells
             },
             "status": "ok",
             "error": "",
@@ -107,18 +105,9 @@ def _finite(value: float) -> float:
 
 
 def _failed(status: str, reason: str) -> dict[str, Any]:
-    return {
-        "combined_score": FAILED,
-        "score": FAILED,
-        "goal": "",
-        "broken_guards": 0,
-        "reasons": [],
-        "gains": {},
-        "guards": {},
-        "per_window": {},
-        "status": status,
-        "error": reason,
-    }
+    scores = {"combined_score": FAILED, "score": FAILED, "goal": "", "broken_guards": 0}
+    rest: dict[str, Any] = {"reasons": [], "gains": {}, "guards": {}, "per_window": {}}
+    return {**scores, **rest, "status": status, "error": reason}
 
 
 _lock = threading.Lock()

@@ -331,22 +331,19 @@ class _Known(dict[str, str]):
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    connection = None
     try:
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=10
-        )
-    except sqlite3.OperationalError as error:
-        raise ConfigError(f"{path} cannot be opened: {error}") from None
-    try:
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10)
         connection.execute("PRAGMA journal_mode = WAL").fetchone()
         connection.execute("PRAGMA synchronous = FULL")
-    except sqlite3.OperationalError as error:
-        connection.close()
-        raise ConfigError(f"{path} cannot be opened: {error}") from None
+        return connection
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        connection.close()
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.OperationalError):
+            raise ConfigError(f"{path} cannot be opened: {error}") from None
         raise _damaged(path, error) from None
-    return connection
 
 
 def _damaged(path: Path, error: Exception) -> ConfigError:

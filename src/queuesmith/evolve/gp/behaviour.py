@@ -212,20 +212,16 @@ class _Load:
         allowed = float(rng.uniform(0.2, 3.0)) * (prompt / self.token_rate + 10.0)
         predicted = float(rng.lognormal(math.log(200), 1.0))
         usual = {
-            "arrival_time": arrival_time,
-            "num_prompt_tokens": prompt,
-            "num_computed_tokens": 0,
-            "num_output_tokens": 0,
-            "num_preemptions": 0,
+            "arrival_time": arrival_time, "num_prompt_tokens": prompt, "num_computed_tokens": 0,
+            "num_output_tokens": 0, "num_preemptions": 0,
             "max_tokens": int(rng.choice([256, 1024, 4096])),
-            "priority": int(rng.integers(0, 3)),
-            "num_uncached_tokens": prompt,
+            "priority": int(rng.integers(0, 3)), "num_uncached_tokens": prompt,
             "predicted_output_tokens": predicted if self.has_predictions else math.nan,
             "deadline": arrival_time + allowed if self.has_deadlines else math.inf,
             "last_token_ts": arrival_time,
             "client_tokens": float(rng.lognormal(math.log(5_000), 1.0)),
             "prefill_tokens_since_arrival": int(age * self.token_rate * rng.uniform(0.6, 1.0)),
-        }
+        }  # fmt: skip
         return SimpleNamespace(**{**usual, **known})
 
 
