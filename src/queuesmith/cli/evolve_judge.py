@@ -2,13 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from queuesmith.cli.evolve import check_workers, status
 from queuesmith.cli.output import (
     check_place,
     command_line,
@@ -82,8 +82,7 @@ def judge(
 
     if through not in GATES:
         raise ConfigError(f"--through must be one of {', '.join(GATES)}, got {through!r}")
-    if workers is not None and not 1 <= workers <= 1_000:
-        raise ConfigError(f"--workers must be from 1 to 1,000, got {workers}")
+    check_workers(workers)
     has_run = (Path(run) / FILE).exists()
     if not has_run and Path(run).is_dir():
         raise ConfigError(f"there is no run in {run}; give the folder of a run, or a configuration")
@@ -102,7 +101,7 @@ def judge(
     folder = None if has_run else make_folder(output, read_config(run).sha256)
 
     shown: Callable[[Gate], None] = (lambda _: None) if json_ else _print_gate
-    with _progress() as progress:
+    with status() as progress:
         judgement = lead(
             find_case(run, folder or Path(run)),
             named,
@@ -161,16 +160,3 @@ def _read_ab(path: Path) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("schema") not in SCHEMAS:
         raise ConfigError(f"{path.name} is no ab.json of `queuesmith ab`; check --ab")
     return document
-
-
-@contextmanager
-def _progress() -> "Iterator[Callable[[str], None]]":
-    """Say on a terminal what is being done; show nothing when there is none."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("reading") as status:
-        yield status.update
