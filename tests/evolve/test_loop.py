@@ -11,7 +11,7 @@ from queuesmith.evolve.candidate import Proposal
 from queuesmith.evolve.loop import TRACKS
 from queuesmith.evolve.selection import split
 
-from .toy import TEXT, Aged, contents, evaluator, toy_config, use_toys
+from .toy import TEXT, Aged, evaluator, read, toy_config, use_toys
 
 #: Two loads and all windows at a time: enough cells for stopping early to be worth it.
 MANY_CELLS = (
@@ -46,11 +46,6 @@ def make_run(tmp_path_factory, monkeypatch):
         return found
 
     return make_run
-
-
-def read(folder):
-    with Archive.read(folder) as archive:
-        return contents(archive)
 
 
 def candidates(folder):

@@ -16,28 +16,9 @@ from queuesmith.evolve import run
 from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.scoring.traffic import WINDOWS_FILE
 
-from .toy import Aged, contents, evaluator, toy_config, use_toys
+from .toy import Aged, evaluator, read, toy_config, use_toys
 
 TESTS = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def begin(tmp_path, monkeypatch):
-    """Begin a toy run in a folder of a name."""
-    use_toys(monkeypatch)
-
-    def begin(name, *changes):
-        folder = tmp_path / name
-        folder.mkdir()
-        run.begin(toy_config(*changes), folder)
-        return folder
-
-    return begin
-
-
-def read(folder):
-    with Archive.read(folder) as archive:
-        return contents(archive)
 
 
 @pytest.fixture(scope="module")

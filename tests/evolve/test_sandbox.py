@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from queuesmith.policies import get_policy
 
 from .hostile.cells import SLOW, crowded_cell, small_job
 from .hostile.watch import run_raw, watched_folder
+from .processes import children_of, gone
 
 CLASSICS = ("fcfs", "sjf", "hrrn", "edf")
 SOURCES = [get_policy(name).source for name in CLASSICS]
@@ -63,35 +63,6 @@ def plain(outcome):
     """An outcome without what may differ from run to run."""
     times = [values.tobytes() for values in outcome.values]
     return outcome.status, outcome.reason, times, outcome.behaviour
-
-
-def children_of(pid):
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            fields = Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(name))
-    return found
-
-
-def gone(pids, seconds=10.0):
-    """Whether processes end within so many seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        alive = []
-        for pid in pids:
-            try:
-                state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-            except OSError:
-                continue
-            alive += [pid] if state != "Z" else []
-        if not alive:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 # Right answers

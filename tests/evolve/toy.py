@@ -11,6 +11,7 @@ from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.errors import PolicyError
 from queuesmith.evolve import run
+from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.candidate import Proposal
 from queuesmith.evolve.config import parse_config
 from queuesmith.evolve.sandbox.evaluator import Evaluated
@@ -162,3 +163,9 @@ def contents(archive):
     }.items():
         tables[table] = sorted(archive.rows(f"SELECT {columns} FROM {table}"), key=repr)
     return tables
+
+
+def read(folder):
+    """Return the contents of the archive in a folder."""
+    with Archive.read(folder) as archive:
+        return contents(archive)

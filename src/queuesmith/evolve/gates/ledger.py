@@ -219,7 +219,8 @@ class Ledger:
     ) -> dict[str, Any]:
         """Add one entry; it is on disk when this returns."""
         previous = entries[-1]["sha256"] if entries else _FIRST
-        entry = {"schema": SCHEMA, "number": len(entries), "previous": previous, **body}
+        chain = {"schema": SCHEMA, "number": len(entries), "previous": previous}
+        entry = {**chain, **body, **chain}  # nothing that is told may stand in the chain's place
         entry["sha256"] = _hash(entry)
         try:
             end = _read(file).rfind(b"\n") + 1  # behind it: what a power cut left of a line
