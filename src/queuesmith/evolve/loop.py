@@ -63,14 +63,10 @@ class Loop:
 
     Parameters
     ----------
-    proposers : sequence of (Share, Proposer)
-        Of the search.
     check_form : callable
         Raises `PolicyError` for a text that must not be compiled.
     behaviour : callable
         Proposal to a hash that is equal for texts that decide alike; empty if it cannot tell.
-    progress : callable, optional
-        Called after every candidate and every generation.
     """
 
     def __init__(

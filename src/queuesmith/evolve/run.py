@@ -76,15 +76,10 @@ def go_on(
 
     Parameters
     ----------
-    folder : Path
-        With a run that `begin` has started.
     workers : int
         Candidates at a time; the result does not depend on it.
     backend : {"threading", "loky", "dask", "ray"}
         Candidates run in child processes in any case: of this one, or of the workers of a cluster.
-    scheduler_address : str, optional
-        Of a Dask or Ray cluster that is there.
-    progress : callable, optional
     make_evaluator : callable, optional
         Runs candidates in a `Sandbox` when left out.
     """
@@ -122,13 +117,7 @@ def go_on(
 
 
 class Behaviours:
-    """What texts do to the fixed queues, each asked in a child process within the limits.
-
-    Parameters
-    ----------
-    stack : ExitStack
-        Ends the process, which starts with the first text.
-    """
+    """What texts do to the fixed queues, each asked in a child process within the limits."""
 
     def __init__(self, config: EvolveConfig, traffic: Traffic, stack: ExitStack) -> None:
         self._limits, self._stack = config.sandbox, stack

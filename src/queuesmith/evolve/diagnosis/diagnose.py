@@ -47,16 +47,8 @@ def diagnose(
 
     Parameters
     ----------
-    case : Case
-        A run, or a configuration with its windows.
     candidate : Policy
         Trusted to end: it runs in this process.
-    classics : sequence of str
-        Besides those of the configuration.
-    workers : int, optional
-        Threads; the numbers are the same for any choice.
-    progress : callable, optional
-        Called with what is being done.
     """
     if candidate.engine:
         raise ConfigError(

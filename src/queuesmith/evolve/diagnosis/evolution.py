@@ -130,16 +130,8 @@ def tell(
 
     Parameters
     ----------
-    folder : Path
-        Of a run, finished or not.
     candidate : Policy, optional
         To be diagnosed instead of the champion; it has no lineage.
-    workers : int, optional
-        Threads; the numbers are the same for any choice.
-    command : str
-        That makes the report again.
-    progress : callable, optional
-        Called with what is being done.
 
     Raises
     ------

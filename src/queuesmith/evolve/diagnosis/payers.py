@@ -28,13 +28,6 @@ def who_paid(
 ) -> dict[Configuration, dict[str, list[dict[str, Any]]]]:
     """Compare TTFT with FCFS's for quarters of the requests of each configuration.
 
-    Parameters
-    ----------
-    mine, fcfs : Measured
-        On the same traffic.
-    only : Configuration, optional
-        This one alone.
-
     Returns
     -------
     mapping of Configuration to mapping of str to list of dict

@@ -24,11 +24,6 @@ _SHOWN = ("generation", "proposer", "parents", "note", "size", "score", "clean")
 def generations(archive: Archive, scale: Scale | None) -> list[dict[str, Any]]:
     """Return one row for each seed, track and closed generation.
 
-    Parameters
-    ----------
-    scale : Scale or None
-        Of all tuning windows, if the traffic is at hand.
-
     Returns
     -------
     list of dict
@@ -208,11 +203,6 @@ def verdicts(archive: Archive) -> list[dict[str, Any]]:
 
 def stalled(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Say whether search beats the control, and whether it was still rising in the end.
-
-    Parameters
-    ----------
-    rows : sequence of mapping
-        Of `generations`.
 
     Returns
     -------

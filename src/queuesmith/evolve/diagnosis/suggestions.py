@@ -23,11 +23,6 @@ Row = Mapping[str, Any]
 def suggest(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Derive suggestions from a diagnosis.
 
-    Parameters
-    ----------
-    diagnosis : mapping
-        Of schema ``queuesmith.diagnosis/1``; `suggestions` is not looked at.
-
     Returns
     -------
     list of dict

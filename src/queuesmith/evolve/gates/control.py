@@ -37,11 +37,6 @@ def control(
 ) -> Gate:
     """G4: better than random search with as many evaluations, on validation windows.
 
-    Parameters
-    ----------
-    load : callable
-        Makes a policy of a name and a text.
-
     Notes
     -----
     The policy is held against the mean gain of the controls; and if the search found it, so is the

@@ -155,8 +155,6 @@ def judge(
         What it is held against from G3 on, besides those of the configuration.
     measured : callable, optional
         Returns the result of an A/B in real vLLM, or None.
-    progress, show : callable, optional
-        Called with what is being done, and with each gate.
 
     Raises
     ------

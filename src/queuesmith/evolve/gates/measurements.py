@@ -64,8 +64,6 @@ class Bench:
         With its folder, as `queuesmith.evolve.scoring.traffic.freeze_windows` returns it.
     workers : int, optional
         Threads; all cores when left out. The numbers are the same for any choice.
-    progress : callable, optional
-        Called with what is being measured.
     """
 
     def __init__(

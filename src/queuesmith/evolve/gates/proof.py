@@ -22,13 +22,7 @@ TIMES_BEST_CLASSIC = 2.0
 
 
 def proof(judgement: Judgement, command: str) -> dict[str, Any]:
-    """Return the sheet of a policy that has looked at held-out windows.
-
-    Parameters
-    ----------
-    command : str
-        That makes the sheet again.
-    """
+    """Return the sheet of a policy that has looked at held-out windows."""
     document = judgement.document()
     gates = {gate["gate"]: gate for gate in document["gates"]}
     return {

@@ -103,8 +103,6 @@ def behaviour(candidate: Program | Policy, queues: Queues | None = None) -> str:
     candidate : Program or Policy
         The hash of a program is that of the policy written from it. The hooks of a policy are
         called, in plain Python.
-    queues : Queues, optional
-        The fixed set when left out.
 
     Examples
     --------

@@ -89,8 +89,6 @@ def tune(
 
     Parameters
     ----------
-    program : Program
-        Of the shape; the best one.
     scored : sequence of Scored
         Who has survived. Those that were tuned before, and their scores, are what "cmaes" learns
         from; whom it does not find there was worse than those it does.
@@ -158,8 +156,6 @@ def _replayed(start: Memory, told: Sequence[Mapping[str, float]]) -> Any:
 
     Parameters
     ----------
-    start : mapping
-        Its ``seed``, ``mean`` and ``population``.
     told : sequence of mapping of str to float
         For each generation the scores of those that survived, by their place in it.
     """

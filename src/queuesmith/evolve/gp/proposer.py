@@ -173,13 +173,7 @@ def drawn(space: Space, rng: np.random.Generator) -> Iterator[Bred]:
 
 
 def collect(bred: Iterator[Bred], proposer: str, known: set[str], count: int) -> list[Proposal]:
-    """Simplify and write out programs until there are enough that behave like none before.
-
-    Parameters
-    ----------
-    known : set of str
-        Behaviours that are not wanted again.
-    """
+    """Simplify and write out programs until there are enough that behave like none before."""
     proposals: list[Proposal] = []
     seen = set(known)
     for attempt, (program, parents, note, meta) in enumerate(bred):

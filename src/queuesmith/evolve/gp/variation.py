@@ -96,8 +96,6 @@ def random_program(space: Space, rng: np.random.Generator, depth: int, *, full: 
 
     Parameters
     ----------
-    depth : int
-        Of its trees, at most.
     full : bool
         Whether every way down a tree has that depth, instead of ending anywhere.
     """

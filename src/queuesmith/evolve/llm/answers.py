@@ -61,8 +61,6 @@ def find_policies(answer: str, parent: str = "") -> Found:
     answer : str
         Whole files in fences or in prose; or changes of `parent`: search/replace blocks
         (``<<<<<<< SEARCH``, ``=======``, ``>>>>>>> REPLACE``) or a unified diff.
-    parent : str
-        The file that was to be changed.
 
     Notes
     -----

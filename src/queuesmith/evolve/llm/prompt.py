@@ -116,12 +116,6 @@ def brief(
 
     Parameters
     ----------
-    windows : sequence of int
-        Of the generation that is proposed for.
-    parents : sequence of Candidate
-        With results on these windows.
-    of : Generation
-        Which that is.
     classics : sequence of mapping
         As the archive holds them: ``policy``, and ``cells`` of ``window``, ``load``, ``score``.
     """
@@ -192,12 +186,8 @@ def write_prompt(
 
     Parameters
     ----------
-    text : str
-        The policy to improve.
     parent : Candidate, optional
         Whose it is; None for a classic to start from.
-    other : Candidate, optional
-        A second policy to take ideas from.
     changes : bool
         Ask for changes to `text`, not for a whole file.
     most_tokens : int

@@ -32,11 +32,6 @@ MAX_FAILURES = 3
 class Llm:
     """Asks a language model for policies.
 
-    Parameters
-    ----------
-    **options
-        Fields of `Options`.
-
     Attributes
     ----------
     left : dict of str to float

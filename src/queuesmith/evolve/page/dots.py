@@ -84,12 +84,8 @@ def frontier_figure(columns: Columns, leaderboard: Sequence[Row], name: str) -> 
 
     Parameters
     ----------
-    columns : mapping of str to sequence
-        `population` of the document.
     leaderboard : sequence of mapping
         Of the tuning windows, with `mean_ratio` and `p99_ratio`; empty without a diagnosis.
-    name : str
-        Of the candidate.
     """
     shown, note = thinned(columns)
     data: list[dict[str, Any]] = []

@@ -28,15 +28,7 @@ Section = tuple[str, str, str, str]
 
 
 def write_evolution(document: Mapping[str, Any], path: Path) -> Path:
-    """Write the page of a run as one HTML file that needs nothing else.
-
-    Parameters
-    ----------
-    document : mapping
-        Of schema ``queuesmith.evolution/1``.
-    path : Path
-        Where to write; folders are made, an existing file is replaced.
-    """
+    """Write the page of a run as one HTML file that needs nothing else."""
     return write_page(render_evolution(document), path)
 
 

@@ -68,8 +68,6 @@ def progress_figure(rows: Sequence[Row], classics: Sequence[Row]) -> Figure:
 
     Parameters
     ----------
-    rows : sequence of mapping
-        `generations` of the document.
     classics : sequence of mapping
         Of the run: `policy`, `score` on all tuning windows, `clean`.
     """

@@ -26,10 +26,6 @@ def leaderboard_table(rows: Sequence[Row], candidate: str, name: str) -> str:
     ----------
     rows : sequence of mapping
         Of `measurements.standings`, the candidate's with `kind` "candidate".
-    candidate : str
-        What the candidate is to be called.
-    name : str
-        Id of the table.
     """
     body = []
     for place, row in enumerate(sorted(rows, key=standing_order), start=1):

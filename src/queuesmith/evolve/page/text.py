@@ -81,13 +81,7 @@ def nearest_words(diagnosis: Mapping[str, Any]) -> str:
 
 
 def print_diagnosis(document: Mapping[str, Any], console: Console) -> None:
-    """Print a diagnosis: suggestions first, then totals, wins and losses.
-
-    Parameters
-    ----------
-    document : mapping
-        Of schema ``queuesmith.diagnosis/1``.
-    """
+    """Print a diagnosis: suggestions first, then totals, wins and losses."""
     for one in document["suggestions"]:
         color = _COLORS.get(one["kind"], "")
         console.print(Text(f"{one['kind']}: ", color).append(plain(one["text"]), "none"))

@@ -65,8 +65,6 @@ def contained(
     ----------
     work : callable
         What it does to this process's memory is lost with the fork.
-    folder : str
-        Working folder of the fork.
     watched : int, optional
         A descriptor that whoever wants the answer keeps open.
 

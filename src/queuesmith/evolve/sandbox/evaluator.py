@@ -71,15 +71,7 @@ def cells_of(traffic: Traffic, order: Sequence[int] | None = None) -> tuple[Sand
 
 
 class SandboxEvaluator:
-    """Runs candidates in child processes, which start with the first of them.
-
-    Parameters
-    ----------
-    sandbox : Sandbox or RemoteSandbox
-        Not yet entered.
-    stack : ExitStack
-        Ends the processes.
-    """
+    """Runs candidates in child processes, which start with the first of them."""
 
     def __init__(self, sandbox: Sandbox | RemoteSandbox, scale: Scale, stack: ExitStack) -> None:
         self._sandbox, self._scale, self._stack = sandbox, scale, stack

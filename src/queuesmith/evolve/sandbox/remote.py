@@ -27,13 +27,6 @@ IDLE_SECONDS = 300.0
 class RemoteSandbox:
     """Runs candidates as `Sandbox` does, on a cluster; use it in a ``with`` statement.
 
-    Parameters
-    ----------
-    backend : Backend
-        A cluster.
-    **limits
-        Of one candidate, as `Sandbox` has them.
-
     Raises
     ------
     ConfigError

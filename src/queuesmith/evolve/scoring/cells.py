@@ -154,13 +154,6 @@ def tail_len(num_requests: int) -> int:
 def pooled(groups: Sequence[Sequence[CellResult]], *, has_slo: bool = True) -> dict[str, Floats]:
     """Return every statistic of :data:`queuesmith.evaluation.statistics.STATISTICS`.
 
-    Parameters
-    ----------
-    groups : sequence of sequence of CellResult
-        Those of a group are pooled.
-    has_slo : bool
-        Whether `num_met` means anything.
-
     Returns
     -------
     mapping of str to (len(groups),) float64
@@ -243,11 +236,6 @@ def samples_of(cells: Sequence[tuple[int, CellResult]], *, has_slo: bool) -> Sam
 
     Requests below a cell's tail get their common mean, which changes neither a mean nor a quantile
     of a tail. So one latency of a request says nothing of another, and nothing is known of classes.
-
-    Parameters
-    ----------
-    cells : sequence of (int, CellResult)
-        With the window of each.
     """
     columns: dict[str, list[NDArray[Any]]] = {name: [] for name in LATENCIES}
     met, slowdowns = [], []

@@ -249,14 +249,8 @@ def prepare_traffic(
 
     Parameters
     ----------
-    windows : sequence of Window
-        With different indices.
-    sources : sequence of str
-        Of each window.
     loads : sequence of Load
         The heaviest runs first, since that is where bad candidates show themselves.
-    seed : int
-        Of the noise on predictions.
     """
     cells, workloads, alone = [], [], []
     for window in windows:
