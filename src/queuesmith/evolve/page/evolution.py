@@ -88,10 +88,7 @@ def _progress(document: Mapping[str, Any]) -> Found:
         for row in (diagnosis["parts"]["tuning"]["leaderboard"][1:] if diagnosis else ())
     ] or document["run"]["classics"]
     figure = progress_figure(document["generations"], classics)
-    lead = (
-        "Search and control have the same windows, the same selection and as many evaluations; the "
-        "control proposes at random. What the search has above it is what breeding is worth."
-    )
+    lead = "Search and control have the same windows, selection and number of evaluations."
     return [figure], ("progress", "Progress", lead, figure_card(figure))
 
 
@@ -111,9 +108,8 @@ def _leaderboard(document: Mapping[str, Any]) -> Found:
     if not boards:
         return [], None
     lead = (
-        "Gain in the goal, the mean over all configurations (source x load), and how many guards "
-        "are broken in them: whoever breaks one stands below all that break none. The search has "
-        "looked at tuning windows; only windows it has not seen can prove anything."
+        "Gain in the goal, the mean over all configurations (source x load), and guards broken in "
+        "them. The search has looked at tuning windows, which prove nothing."
     )
     body = f'<div class="tables">{"".join(boards)}</div>'
     return [], ("leaderboard", "Leaderboard with the classics", lead, body)
@@ -153,10 +149,7 @@ def _diagnosis(document: Mapping[str, Any]) -> Found:
         f"<p>{prose(nearest_words(diagnosis))}</p>"
         f"{control}{tables.nearest_table(diagnosis, name)}"
     )
-    lead = (
-        "Which classic wins on which window and load, where the candidate lost, who paid for its "
-        "gains, and what follows. Measured anew; held-out windows stay closed."
-    )
+    lead = "Measured anew on tuning and validation windows; held-out windows stay closed."
     return [figure], ("diagnosis", "Diagnosis", lead, body)
 
 
@@ -181,10 +174,7 @@ def _policy(document: Mapping[str, Any]) -> Found:
         f"<pre><code>{escape(champion['text'])}</code></pre>"
         f"{tables.situations_table(champion['situations'])}"
     )
-    lead = (
-        "The whole policy file, and the place at which it admits requests of each kind, first "
-        "when few wait and then when many do, beside fcfs and sjf."
-    )
+    lead = "The policy file, and the place at which it admits requests of each kind."
     return [], ("policy", "The policy, and what it does", lead, body)
 
 
@@ -193,10 +183,7 @@ def _lineage(document: Mapping[str, Any]) -> Found:
     if not lineage:
         return [], None
     figure = lineage_figure(lineage["nodes"])
-    lead = (
-        f"{len(lineage['nodes'])} candidates led to it. Below, the main line step by step, from "
-        "each parent to its child."
-    )
+    lead = f"{len(lineage['nodes'])} candidates led to it. Below, the main line step by step."
     return [figure], ("lineage", "Lineage", lead, figure_card(figure) + tables.diffs(lineage))
 
 
