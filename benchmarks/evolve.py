@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.config import EvolveConfig, parse_config
 from queuesmith.evolve.run import begin, go_on
 

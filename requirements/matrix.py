@@ -42,7 +42,7 @@ TESTS = [
     "tests/evolve/test_archive.py",
     "tests/evolve/test_llm.py",
     "tests/evolve/test_sandbox.py",
-    "tests/evolve/test_tuning.py",
+    "tests/evolve/test_scale.py",
     "tests/policies/test_policy.py",
     "tests/policies/test_syntax.py",
     "tests/report/test_report_figures.py",

@@ -25,16 +25,15 @@ from queuesmith.engine.roofline import read_model_config, roofline_preset
 from queuesmith.engine.step_time import get_preset
 from queuesmith.errors import QueuesmithError
 from queuesmith.evaluation.evaluate import parse_loads
-from queuesmith.evolve.archive import FILE, Archive
-from queuesmith.evolve.candidate import Proposal
-from queuesmith.evolve.cells import TOTALS, Cell, CellResult
+from queuesmith.evolve.archive.archive import FILE, Archive
+from queuesmith.evolve.archive.schema import Member
+from queuesmith.evolve.candidate import Generation, Proposal, text_sha256
 from queuesmith.evolve.config import parse_config, read_config
-from queuesmith.evolve.evolution import read_judgements
-from queuesmith.evolve.form import check_form
-from queuesmith.evolve.gate import text_sha256
-from queuesmith.evolve.ledger import HeldOut, Ledger
+from queuesmith.evolve.diagnosis.evolution import read_judgements
+from queuesmith.evolve.gates.ledger import HeldOut, Ledger
 from queuesmith.evolve.run import begin, summary
-from queuesmith.evolve.schema import Member
+from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.scoring.cells import TOTALS, Cell, CellResult
 from queuesmith.limits import Limit
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy, split_policies
@@ -248,7 +247,7 @@ def _read_archive(folder: Path, rng: Random) -> None:
     with Archive.read(folder) as archive:
         assert summary(archive, folder)["schema"]
         assert len(archive.candidates()) == 1
-        archive.members(3, "search", 0)
+        archive.members((3, "search", 0))
         archive.results(1)
 
 
@@ -273,19 +272,15 @@ def _archive() -> dict[str, bytes]:
         proposal = Proposal(samples.POLICY.decode(), "gp", (), "mutated", 5, {"value": 1})
         with Archive.resume(folder) as archive, archive.write() as writer:
             writer.set("classics", "[]")
-            writer.open_generation(3, "search", 0, [0, 1], [1, 2])
-            writer.called(3, "search", 0)
-            number = writer.add(
-                *(3, "search", 0, 0, proposal),
-                place=0,
-                size=5,
-                text_sha256=text_sha256(samples.POLICY.decode()),
-                behaviour="c",
-            )
+            first = Generation(3, "search", 0)
+            writer.open_generation(first, [0, 1], [1, 2])
+            writer.called(first)
+            known = {"size": 5, "text_sha256": text_sha256(proposal.text), "behaviour": "c"}
+            number = writer.add(first, 0, 0, proposal, **known)
             cell = CellResult(np.ones(len(TOTALS) + len(ITL_EDGES) - 1 + 9))
             writer.outcome(number, "ok", score=0.1, window_scores=[0.1, 0.2], clean=True)
             writer.results(number, {Cell(0, "heavy"): cell})
-            writer.close_generation(3, "search", 0, [Member(0, number, 0.1, (0.1, 0.2), True)])
+            writer.close_generation(first, [Member(0, number, 0.1, (0.1, 0.2), True)])
         return _files(folder)
 
 

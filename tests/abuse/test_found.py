@@ -15,7 +15,7 @@ import pytest
 
 from queuesmith.documents import MAX_DEPTH, parse_json, parse_toml
 from queuesmith.errors import ConfigError, PolicyError, QueuesmithError, TraceError
-from queuesmith.evolve.archive import FILE, Archive
+from queuesmith.evolve.archive.archive import FILE, Archive
 from queuesmith.limits import Limit
 from queuesmith.policies import get_policy, split_policies
 from queuesmith.traces import load_trace

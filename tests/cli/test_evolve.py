@@ -8,7 +8,7 @@ import pytest
 
 from queuesmith.cli.evolve import describe
 from queuesmith.errors import ConfigError
-from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.loop import Progress
 from queuesmith.policies import get_policy
 

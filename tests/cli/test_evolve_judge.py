@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from evolve.judged import GOOD_TEXT, small_case, with_run
-from queuesmith.evolve import judgement
-from queuesmith.evolve.ledger import HeldOut, Ledger
+from queuesmith.evolve.gates import judge as judgement
+from queuesmith.evolve.gates.ledger import HeldOut, Ledger
 from queuesmith.window_sets import WindowSet
 
 CONFIG = """
@@ -153,7 +153,7 @@ def test_windows_that_were_opened_are_refused_before_any_work(run, config, mine,
 def test_what_has_opened_the_held_out_windows_has_a_proof_sheet(run, tmp_path, monkeypatch, ledger):
     """With a case that has a run behind it, and few classics, so that it passes quickly."""
     monkeypatch.setattr(
-        "queuesmith.evolve.case.find_case", lambda _, folder: with_run(small_case(folder))
+        "queuesmith.evolve.gates.case.find_case", lambda _, folder: with_run(small_case(folder))
     )
     monkeypatch.setattr(judgement, "judge", partial(judgement.judge, classics=()))
     (tmp_path / "good.py").write_text(GOOD_TEXT)

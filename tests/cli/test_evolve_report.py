@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from evolve.told import finished_run
-from queuesmith.evolve.archive import FILE
+from queuesmith.evolve.archive.archive import FILE
 
 
 @pytest.fixture(scope="module")

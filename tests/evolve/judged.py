@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from queuesmith.evolve.case import Case
-from queuesmith.evolve.rivals import Pair
+from queuesmith.evolve.gates.case import Case
+from queuesmith.evolve.gates.control import Pair
 from queuesmith.policies.policy import load_text
 
 CONFIG = """

@@ -7,18 +7,19 @@ Prints one JSON document: how many forks were killed, and how many rows each had
 import json
 import os
 import random
-import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from queuesmith.evolve import run
-from queuesmith.evolve.archive import Archive
+from queuesmith.evolve.archive.archive import Archive
 
+from .processes import fork_and_kill
 from .toy import Aged, evaluator
 
 
-def go_on(folder: Path, answers: int, pause: float) -> None:
+def go_on(folder: Path, answers: int, *, pause: float) -> None:
     """Run on, and report every row that was acknowledged."""
     run.make_proposer = lambda share: Aged(share.name)
     run.make_control = lambda config: Aged("random", blind=True)
@@ -29,32 +30,17 @@ def go_on(folder: Path, answers: int, pause: float) -> None:
     )
 
 
-def fork_and_kill(folder: Path, seconds: float) -> tuple[bool, int]:
-    """Return whether the fork had to be killed, and the rows it last reported."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            go_on(folder, writer, pause=0.3)  # so long that no machine is done before the kills
-        finally:
-            os._exit(0)
-    os.close(writer)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    with os.fdopen(reader) as reports:
-        said = [int(line) for line in reports.read().split()]
-    return os.WIFSIGNALED(status), max(said, default=0)
-
-
 def main() -> None:
     """Kill and count, until there were enough kills or the run is done."""
     folder, wanted = Path(sys.argv[1]), int(sys.argv[2])
     delays = random.Random(0)
     killed, lost = 0, []
     for _ in range(wanted):
-        signalled, said = fork_and_kill(folder, delays.uniform(0.05, 0.5))
-        killed += signalled
+        seconds = delays.uniform(0.05, 0.5)
+        # So long a pause that no machine is done before the kills.
+        work = partial(go_on, folder, pause=0.3)
+        signalled, lines = fork_and_kill(work, lambda _, seconds=seconds: time.sleep(seconds) or [])
+        killed, said = killed + signalled, max(map(int, lines), default=0)
         with Archive.read(folder) as archive:
             if archive.num_evaluated() < said:
                 lost.append([said, archive.num_evaluated()])

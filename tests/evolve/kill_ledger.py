@@ -8,12 +8,14 @@ which of them it said it had written the result of.
 import json
 import os
 import random
-import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
-from queuesmith.evolve.ledger import HeldOut, Ledger
+from queuesmith.evolve.gates.ledger import HeldOut, Ledger
+
+from .processes import fork_and_kill
 
 
 def windows(number):
@@ -37,20 +39,15 @@ def main():
     delays = random.Random(0)
     killed, said = 0, []
     for fork in range(wanted):
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                open_many(path, 10_000 * fork, writer)
-            finally:
-                os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader) as answers:
-            said.append(answers.readline())  # it has begun
+
+        def moment(answers):
+            begun = answers.readline()
             time.sleep(delays.uniform(0.0, 0.03))
-            os.kill(child, signal.SIGKILL)
-            said += answers.readlines()
-        killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+            return [begun]
+
+        signalled, lines = fork_and_kill(partial(open_many, path, 10_000 * fork), moment)
+        killed += signalled
+        said += lines
     numbers = {
         kind: [int(line[2:]) for line in said if line.startswith(kind)] for kind in ("o", "c")
     }

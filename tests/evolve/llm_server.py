@@ -79,11 +79,7 @@ def completion(text, *, prompt_tokens=1_000, answer_tokens=200, **changes):
         "object": "chat.completion",
         "model": "scripted-1",
         "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": text},
-                "finish_reason": "stop",
-            }
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
         ],
         "usage": {
             "prompt_tokens": prompt_tokens,
@@ -171,10 +167,7 @@ def stream(text):
         for part in (text[:20], text[20:])
     ]
     lines.append(
-        {
-            "choices": [],
-            "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
-        }
+        {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}}
     )
     sent = "".join(f"data: {json.dumps(line)}\n\n" for line in lines) + "data: [DONE]\n\n"
     return body(sent.encode(), content_type="text/event-stream")

@@ -3,9 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from queuesmith.evolve import variation
-from queuesmith.evolve.program import Node, Program, constant
-from queuesmith.evolve.variation import Space
+from queuesmith.evolve.gp import variation
+from queuesmith.evolve.gp.program import Node, Program, constant
+from queuesmith.evolve.gp.variation import Space
 
 EVERYTHING = Space(knowledge=("deadlines", "predictions"))
 

@@ -11,17 +11,19 @@ import pytest
 
 from queuesmith.engine.result import ITL_EDGES
 from queuesmith.errors import ConfigError
-from queuesmith.evolve.archive import FILE, Archive
-from queuesmith.evolve.candidate import Proposal
-from queuesmith.evolve.cells import TOTALS, Cell, CellResult, largest
-from queuesmith.evolve.gate import text_sha256
-from queuesmith.evolve.schema import Member, Verdict
+from queuesmith.evolve.archive.archive import FILE, Archive
+from queuesmith.evolve.archive.schema import Member, Verdict
+from queuesmith.evolve.candidate import Generation, Proposal, text_sha256
+from queuesmith.evolve.scoring.cells import TOTALS, Cell, CellResult, largest
 
 
 @pytest.fixture
 def folder(tmp_path):
     Archive.create(tmp_path, {"name": "test"}).close()
     return tmp_path
+
+
+FIRST = Generation(3, "search", 0)
 
 
 def cell_result(*seconds):
@@ -36,17 +38,8 @@ def cell_result(*seconds):
 
 def add(writer, text="text", behaviour="b", **meta):
     proposal = Proposal(text, "gp", (1, 2), "a note", 7, meta)
-    return writer.add(
-        3,
-        "search",
-        0,
-        1,
-        proposal,
-        place=0,
-        size=7,
-        text_sha256=text_sha256(text),
-        behaviour=behaviour,
-    )
+    known = {"size": 7, "text_sha256": text_sha256(text), "behaviour": behaviour}
+    return writer.add(FIRST, 1, 0, proposal, **known)
 
 
 def test_what_is_written_is_read_back(folder):
@@ -55,12 +48,12 @@ def test_what_is_written_is_read_back(folder):
         Cell(5, "knee"): cell_result(1 / 3, np.pi),
     }
     with Archive.resume(folder) as archive, archive.write() as writer:
-        writer.open_generation(3, "search", 0, [4, 5], [3, 0, 0])
+        writer.open_generation(FIRST, [4, 5], [3, 0, 0])
         number = add(writer, prompt="p", answer="a", genome=["x", 1.5])
         writer.results(number, results)
         writer.outcome(number, "ok", score=0.5, window_scores=(0.1, 0.2), clean=True)
         writer.verdict(number, Verdict("keep", "it is good"))
-        writer.close_generation(3, "search", 0, [Member(1, number, 0.5, (0.1, 0.2), True)])
+        writer.close_generation(FIRST, [Member(1, number, 0.5, (0.1, 0.2), True)])
         writer.spend({"wall_seconds": 2.5})
     with Archive.read(folder) as archive:
         found = archive.candidate(number)
@@ -68,8 +61,8 @@ def test_what_is_written_is_read_back(folder):
 
         assert archive.run() == {"name": "test"}
         assert archive.spent()["wall_seconds"] == 2.5
-        assert archive.is_closed(3, "search", 0)
-        assert archive.members(3, "search", 0) == [Member(1, number, 0.5, (0.1, 0.2), True)]
+        assert archive.is_closed((3, "search", 0))
+        assert archive.members((3, "search", 0)) == [Member(1, number, 0.5, (0.1, 0.2), True)]
     assert (found.seed, found.track, found.island, found.size) == (3, "search", 1, 7)
     assert found.meta == {"genome": ["x", 1.5], "prompt": "p", "answer": "a"}
     assert found.parents == (1, 2)

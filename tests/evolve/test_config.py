@@ -17,10 +17,10 @@ from queuesmith.evolve.config import (
     with_seeds,
 )
 from queuesmith.evolve.estimate import estimate
-from queuesmith.evolve.program import Program
+from queuesmith.evolve.gp.program import Program
 from queuesmith.evolve.proposers import make_control, make_proposer
-from queuesmith.evolve.traffic import freeze_windows, pick_windows, tuning_traffic, who_wins
-from queuesmith.evolve.tuning import make_scale
+from queuesmith.evolve.scoring.scale import make_scale
+from queuesmith.evolve.scoring.traffic import freeze_windows, pick_windows, tuning_traffic, who_wins
 from queuesmith.window_sets import WindowSet
 
 from .toy import CONFIG, toy_config
@@ -242,9 +242,7 @@ def test_picked_windows_differ_in_who_wins(tmp_path):
 def test_only_tuning_windows_are_picked(tmp_path):
     blind = freeze_windows(toy_config(), tmp_path)
     chosen = freeze_windows(toy_config(("[search]", "[search]")), tmp_path)
-    picky = toy_config(
-        ("per_generation = 2", "per_generation = 2\npicked_from = 8"),
-    )
+    picky = toy_config(("per_generation = 2", "per_generation = 2\npicked_from = 8"))
 
     picked = freeze_windows(picky, tmp_path)
 
@@ -275,19 +273,19 @@ def test_an_estimate_counts_what_a_run_would_evaluate():
         ('name = "gp"\noptions = { victim = true }', "Did you mean 'victims'?"),
         ('name = "gp"\noptions = { victims = 1 }', "victims must be true or false"),
         ('name = "gp"\noptions = { knowledge = ["all"] }', "knowledge must be an array of some"),
-        ('name = "gp"\noptions = { tuned_share = 2 }', "tuned_share must be from 0 to 1"),
-        ('name = "gp"\noptions = { constants = "guess" }', "constants are tuned by"),
-        ('name = "gp"\noptions = { start = "sjf" }', "start must be an array of genomes"),
-        ("name = 'gp'\noptions = { start = ['{'] }", "start: "),
         (
-            """name = 'gp'\noptions = { start = ['{"waiting_key": "luck"}'] }""",
-            "start: ",
+            'name = "gp"\noptions = { tuned_share = 2 }',
+            "tuned_share must be at least 0 and at most 1",
         ),
+        ('name = "gp"\noptions = { constants = "guess" }', "constants are tuned by"),
+        ('name = "gp"\noptions = { start = "sjf" }', "start must be an array"),
+        ("name = 'gp'\noptions = { start = ['{'] }", "start: "),
+        ("""name = 'gp'\noptions = { start = ['{"waiting_key": "luck"}'] }""", "start: "),
         (
             """name = 'gp'\noptions = { start = ['{"waiting_key": "time_left"}'] }""",
             "time_left is not among what this search may use",
         ),
-        ('name = "files"', "needs a folder"),
+        ('name = "files"', "folder is missing"),
         ('name = "files"\noptions = { folder = "nowhere" }', "nowhere is not a folder"),
     ],
 )

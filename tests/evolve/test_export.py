@@ -16,8 +16,8 @@ from queuesmith.evolve import export
 from queuesmith.evolve.champion import make_reference, samples
 from queuesmith.evolve.config import read_config
 from queuesmith.evolve.export import FAILED, evaluate
-from queuesmith.evolve.traffic import freeze_windows, tuning_traffic
-from queuesmith.evolve.tuning import make_scale
+from queuesmith.evolve.scoring.scale import make_scale
+from queuesmith.evolve.scoring.traffic import freeze_windows, tuning_traffic
 from queuesmith.policies import get_policy
 
 from .hostile.cells import SLOW

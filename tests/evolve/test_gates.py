@@ -15,23 +15,23 @@ from queuesmith.errors import CandidateError, ConfigError
 from queuesmith.evaluation.goals import GOALS, GUARDS, Guard
 from queuesmith.evaluation.judge import beside
 from queuesmith.evaluation.statistics import draw_weights
-from queuesmith.evolve import gates, judgement, rivals
-from queuesmith.evolve.bench import Bench, configuration_rows, difference
-from queuesmith.evolve.gate import GATES
-from queuesmith.evolve.gates import CLASSICS
-from queuesmith.evolve.judgement import judge
-from queuesmith.evolve.ledger import HeldOut, Ledger, Spent
-from queuesmith.evolve.proof import plain
-from queuesmith.evolve.real import real
-from queuesmith.evolve.rivals import Pair, control
-from queuesmith.evolve.standing import Difference
-from queuesmith.evolve.stress import (
+from queuesmith.evolve.gates import gates
+from queuesmith.evolve.gates.control import Pair, _over_seeds, control
+from queuesmith.evolve.gates.gate import GATES
+from queuesmith.evolve.gates.gates import CLASSICS
+from queuesmith.evolve.gates.judge import _trusted, judge
+from queuesmith.evolve.gates.ledger import HeldOut, Ledger, Spent
+from queuesmith.evolve.gates.measurements import Bench, configuration_rows, difference
+from queuesmith.evolve.gates.proof import plain
+from queuesmith.evolve.gates.real import real
+from queuesmith.evolve.gates.stress import (
     differs_from,
     idle_windows,
     largest_wait,
     run_fcfs,
     stress_windows,
 )
+from queuesmith.evolve.scoring.standing import Difference
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.stats.intervals import Draws
@@ -371,17 +371,17 @@ def test_g4_is_about_random_search(bench):
     weak = with_run_pairs(control=WEAK_TEXT)
     as_good = with_run_pairs(control=GOOD_TEXT)
 
-    assert control(policy(GOOD_TEXT), bench, weak, judgement._trusted).passed
-    equal = control(policy(GOOD_TEXT), bench, as_good, judgement._trusted)
+    assert control(policy(GOOD_TEXT), bench, weak, _trusted).passed
+    equal = control(policy(GOOD_TEXT), bench, as_good, _trusted)
     assert equal.passed is False
     assert equal.saw["policy_less_control"] == {"value": 0.0, "low": 0.0, "high": 0.0}
-    assert control(policy(GOOD_TEXT), bench, (), judgement._trusted).passed is None
+    assert control(policy(GOOD_TEXT), bench, (), _trusted).passed is None
 
 
 def test_g4_counts_seeds_and_evaluations(bench):
     good = policy(GOOD_TEXT)
-    four = control(good, bench, with_run_pairs(num_seeds=4), judgement._trusted)
-    uneven = control(good, bench, with_run_pairs(evaluations=(12, 11)), judgement._trusted)
+    four = control(good, bench, with_run_pairs(num_seeds=4), _trusted)
+    uneven = control(good, bench, with_run_pairs(evaluations=(12, 11)), _trusted)
 
     assert four.passed is uneven.passed is False
     assert four.sentence.startswith("4 seed(s) of the 5")
@@ -392,19 +392,19 @@ def test_g4_takes_one_lucky_seed_for_luck(bench):
     """The policy beats the control, but the search that found it did not, with other seeds."""
     pairs = with_run_pairs(search=WEAK_TEXT, control=GOOD.format(share=0.2))
     lucky = (replace(pairs[0], search=GOOD_TEXT), *pairs[1:])
-    gate = control(policy(GOOD_TEXT), bench, lucky, judgement._trusted)
+    gate = control(policy(GOOD_TEXT), bench, lucky, _trusted)
 
     assert gate.saw["policy_less_control"]["low"] > 0
     assert gate.saw["search_less_control"]["low"] < 0
     assert gate.passed is False
     # Of a person who was not in the search only the policy is asked.
-    persons = control(policy(GOOD.format(share=0.65)), bench, lucky, judgement._trusted)
+    persons = control(policy(GOOD.format(share=0.65)), bench, lucky, _trusted)
     assert "search_less_control" not in persons.saw
     assert persons.passed
 
 
 def test_g4_a_control_that_found_nothing_is_fcfs(bench):
-    gate = control(policy(GOOD_TEXT), bench, with_run_pairs(control=""), judgement._trusted)
+    gate = control(policy(GOOD_TEXT), bench, with_run_pairs(control=""), _trusted)
 
     assert gate.saw["control_scores"] == [0.0] * 5
     assert gate.passed
@@ -420,7 +420,7 @@ def test_seeds_that_differ_widen_the_interval():
     alike = np.tile(windows, (5, 1))
     apart = alike + np.array([-2.0, -1.0, 0.0, 1.0, 2.0])[:, None]
 
-    same, wide = rivals._over_seeds(alike, 1_000), rivals._over_seeds(apart, 1_000)
+    same, wide = _over_seeds(alike, 1_000), _over_seeds(apart, 1_000)
     assert same == Difference.of(Draws(windows, 1_000))
     assert same.sure
     assert wide.value == pytest.approx(same.value)

@@ -13,14 +13,13 @@ from hypothesis.extra.numpy import arrays
 
 from evolve.programs import waiting
 from queuesmith.errors import ConfigError, PolicyError
-from queuesmith.evolve.behaviour import behaviour, fixed_queues
-from queuesmith.evolve.candidate import Parent
-from queuesmith.evolve.files import Files
-from queuesmith.evolve.gp import Gp, lexicase, select
-from queuesmith.evolve.program import Program, evaluate
-from queuesmith.evolve.random_search import RandomSearch
-from queuesmith.evolve.variation import CLASSICS, Space
-from queuesmith.evolve.write import write
+from queuesmith.evolve.candidate import Candidate
+from queuesmith.evolve.gp.behaviour import behaviour, fixed_queues
+from queuesmith.evolve.gp.codegen import write
+from queuesmith.evolve.gp.program import Program, evaluate
+from queuesmith.evolve.gp.proposer import Gp, RandomSearch, lexicase, select
+from queuesmith.evolve.gp.variation import CLASSICS, Space
+from queuesmith.evolve.proposers import Files
 from queuesmith.policies import get_policy
 
 PROPOSERS = [Gp(), RandomSearch()]
@@ -36,7 +35,9 @@ def score_all(proposals, score, first=0):
     for number, proposal in enumerate(proposals, first):
         meta = json.loads(json.dumps(dict(proposal.meta)))
         scores = score(Program.from_json(meta["genome"]))
-        parents.append(Parent(number, proposal.text, float(np.mean(scores)), tuple(scores), meta))
+        parents.append(
+            Candidate(number, proposal.text, float(np.mean(scores)), tuple(scores), meta)
+        )
     return parents
 
 
@@ -146,7 +147,7 @@ def test_the_control_has_no_parents_and_looks_at_no_score():
 
 
 def test_parents_without_a_genome_are_not_bred_from():
-    stranger = Parent(1, "def waiting_key(request, engine):\n    return 0\n", 9.0, (9.0,), {})
+    stranger = Candidate(1, "def waiting_key(request, engine):\n    return 0\n", 9.0, (9.0,), {})
     parents = score_all(Gp().propose([], 20, rng()), by_size, first=5)
 
     children = Gp().propose([stranger, *parents], 20, rng(1))
@@ -157,7 +158,7 @@ def test_parents_without_a_genome_are_not_bred_from():
 
 def test_a_damaged_genome_is_refused():
     with pytest.raises(PolicyError, match="genome"):
-        Gp().propose([Parent(1, "", 0.0, (), {"genome": ["mul"]})], 5, rng())
+        Gp().propose([Candidate(1, "", 0.0, (), {"genome": ["mul"]})], 5, rng())
 
 
 def test_parents_without_a_score_are_bred_from_last():
@@ -222,7 +223,7 @@ def test_cmaes_is_carried_on_over_generations_by_what_candidates_carry():
                     ["sub", ["mul", 0.5, "relative_work"], "usual_waits"]])  # fmt: skip
     breeder = Gp(constants="cmaes", tuned_share=0.5)
     score = agreement(TARGET)
-    first = Parent(0, write(best), 0.0, (0.0,), {"genome": best.to_json()})
+    first = Candidate(0, write(best), 0.0, (0.0,), {"genome": best.to_json()})
     parents, told = [first], []
     for generation in range(3):
         children = breeder.propose(parents, 12, rng(generation))
@@ -237,9 +238,9 @@ def test_cmaes_is_carried_on_over_generations_by_what_candidates_carry():
 
 
 def test_of_equal_scores_a_tournament_takes_the_smaller_program():
-    small = Parent(1, "", 1.0, (), {})
-    large = Parent(2, "", 1.0005, (), {})  # within the margin
-    better = Parent(3, "", 1.1, (), {})
+    small = Candidate(1, "", 1.0, (), {})
+    large = Candidate(2, "", 1.0005, (), {})  # within the margin
+    better = Candidate(3, "", 1.1, (), {})
     little, much = waiting("wait_share"), waiting(["add", "wait_share", "relative_work"])
 
     against_large = Counter(
@@ -297,7 +298,7 @@ def test_files_are_proposed_as_they_are(folder):
 
 
 def test_no_more_files_are_proposed_than_asked_for_and_none_that_a_parent_is(folder):
-    parent = Parent(1, get_policy("sjf").source, 0.0, (), {})
+    parent = Candidate(1, get_policy("sjf").source, 0.0, (), {})
     found = [Files(folder).propose([parent], 1, rng(seed)) for seed in range(20)]
 
     assert {len(proposals) for proposals in found} == {1}

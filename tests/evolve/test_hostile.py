@@ -8,13 +8,14 @@ from contextlib import suppress
 import pytest
 
 from queuesmith.errors import CandidateError
-from queuesmith.evolve.containment import ANSWERED
-from queuesmith.evolve.form import check_form
-from queuesmith.evolve.sandbox import Sandbox
+from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.sandbox.containment import ANSWERED
+from queuesmith.evolve.sandbox.sandbox import Sandbox
 
 from .hostile.cells import small_job
 from .hostile.corpus import corpus
 from .hostile.watch import MARK, processes_with, run_raw, state_of, watched_folder
+from .processes import children_of
 
 CORPUS = corpus()
 FILTER = "system call filter"
@@ -30,20 +31,6 @@ def placed(text, folder):
     return text.replace("FOLDER", str(folder))
 
 
-def children_of(pid):
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat") as file:
-                    fields = file.read().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            if int(fields[1]) == pid:
-                found.append(int(name))
-    return found
-
-
 def test_the_corpus_is_large_and_says_what_stops_each_text():
     families = {hostile.family for hostile in CORPUS}
 
@@ -53,7 +40,7 @@ def test_the_corpus_is_large_and_says_what_stops_each_text():
 
 
 def test_every_text_ends_as_its_family_says_and_leaves_nothing(watched):
-    before, children = state_of(watched), children_of(os.getpid())
+    before, children = state_of(watched), children_of(os.getpid(), even_over=True)
     texts = [placed(hostile.text, watched) for hostile in CORPUS]
     with Sandbox(small_job(), workers=2, cpu_seconds=1, memory_mib=256) as sandbox:
         outcomes = list(sandbox.run(texts))
@@ -68,7 +55,7 @@ def test_every_text_ends_as_its_family_says_and_leaves_nothing(watched):
         assert (outcome.reason == "") == (outcome.status == "ok")
         assert "\n" not in outcome.reason
     assert state_of(watched) == before
-    assert children_of(os.getpid()) == children
+    assert children_of(os.getpid(), even_over=True) == children
 
 
 def test_the_form_check_of_every_text_is_over_at_once():

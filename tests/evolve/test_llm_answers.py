@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuesmith.evolve.form import check_form
-from queuesmith.evolve.llm_answers import MAX_ANSWER, MAX_CANDIDATES, find_policies
+from queuesmith.evolve.llm.answers import MAX_ANSWER, MAX_CANDIDATES, find_policies
+from queuesmith.evolve.sandbox.allow_list import check_form
 
 POLICY = "def waiting_key(request, engine):\n    return request.num_uncached_tokens\n"
 PARENT = '''"""Shortest first, aged.

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from evolve.programs import programs, tree
 from queuesmith.errors import PolicyError
-from queuesmith.evolve.behaviour import fixed_queues
-from queuesmith.evolve.program import (
+from queuesmith.evolve.gp.behaviour import fixed_queues
+from queuesmith.evolve.gp.program import (
     ARITY,
     LEAST_DIVISOR,
     MAX_DEPTH,
@@ -21,7 +21,7 @@ from queuesmith.evolve.program import (
     evaluate,
     rounded,
 )
-from queuesmith.evolve.terms import HOOKS, TERMS, term_values, usable_terms
+from queuesmith.evolve.gp.terminals import HOOKS, TERMS, term_values, usable_terms
 from queuesmith.testing import _plain, _reachable_rows
 
 

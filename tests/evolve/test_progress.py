@@ -8,27 +8,22 @@ import numpy as np
 import pytest
 
 from queuesmith.errors import ConfigError, PolicyError, TraceError
-from queuesmith.evolve import evolution, run
-from queuesmith.evolve.archive import FILE, Archive
-from queuesmith.evolve.case import Case
+from queuesmith.evolve import run
+from queuesmith.evolve.archive.archive import FILE, Archive
+from queuesmith.evolve.candidate import text_sha256
 from queuesmith.evolve.champion import contenders
-from queuesmith.evolve.evolution import (
+from queuesmith.evolve.diagnosis import evolution
+from queuesmith.evolve.diagnosis.evolution import (
     find_champion,
     judgement_of,
     load_champion,
     read_judgements,
     tell,
 )
-from queuesmith.evolve.gate import text_sha256
-from queuesmith.evolve.progress import (
-    generations,
-    lineage,
-    population,
-    stalled,
-    verdicts,
-)
-from queuesmith.evolve.traffic import tuning_traffic
-from queuesmith.evolve.tuning import make_scale
+from queuesmith.evolve.diagnosis.progress import generations, lineage, population, stalled, verdicts
+from queuesmith.evolve.gates.case import Case
+from queuesmith.evolve.scoring.scale import make_scale
+from queuesmith.evolve.scoring.traffic import tuning_traffic
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 
@@ -70,7 +65,7 @@ def test_each_generation_has_its_evaluations_and_its_best_clean_survivor(archive
     assert len(rows) == 2 * 2 * 3
     for row in rows:
         assert row["evaluations"] == 6 * (row["generation"] + 1)
-        members = archive.members(row["seed"], row["track"], row["generation"])
+        members = archive.members((row["seed"], row["track"], row["generation"]))
         clean = [one for one in members if one.clean]
         assert row["score"] == max((one.score for one in clean), default=None)
         if row["candidate"] is not None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from queuesmith.evolve.bench import Bench
-from queuesmith.evolve.judgement import judge
-from queuesmith.evolve.ledger import Ledger
-from queuesmith.evolve.proof import _aims, _code, _table, markdown, plain, proof
+from queuesmith.evolve.gates.judge import judge
+from queuesmith.evolve.gates.ledger import Ledger
+from queuesmith.evolve.gates.measurements import Bench
+from queuesmith.evolve.gates.proof import _aims, _code, _table, markdown, plain, proof
 
 from .judged import GOOD_TEXT, policy, small_case, with_run
 
@@ -163,5 +163,6 @@ def test_json_holds_no_number_that_is_not_finite():
 
 
 def test_nothing_breaks_out_of_its_place():
-    assert _table(("a",), [["one | two\nthree"]]).splitlines()[-1] == "| one \\| two three |"
+    shown = _table([{"a": "one | two\nthree"}], {"a": "a"})
+    assert shown.splitlines()[-1] == "| one \\| two three |"
     assert _code("'''```'''") == "````python\n'''```'''\n````"

@@ -10,14 +10,16 @@ import pytest
 from dask_cluster import dask_cluster, kill
 from queuesmith.backends import Backend, clusters
 from queuesmith.errors import ConfigError
-from queuesmith.evolve import remote, run
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.child import Request, SimulationJob
-from queuesmith.evolve.remote import RemoteSandbox, end_idle, try_candidate
-from queuesmith.evolve.sandbox import Sandbox
+from queuesmith.evolve import run
+from queuesmith.evolve.archive.archive import Archive
+from queuesmith.evolve.sandbox import remote
+from queuesmith.evolve.sandbox.child import Request, SimulationJob
+from queuesmith.evolve.sandbox.remote import RemoteSandbox, end_idle, try_candidate
+from queuesmith.evolve.sandbox.sandbox import Sandbox
 
 from .hostile.cells import SLOW, crowded_cell, small_job
-from .toy import TEXT, contents, toy_config, use_toys
+from .processes import children_of
+from .toy import TEXT, read
 
 pytest.importorskip("distributed")
 
@@ -33,40 +35,9 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
-@pytest.fixture
-def begin(tmp_path, monkeypatch):
-    """Begin a toy run in a folder of a name."""
-    use_toys(monkeypatch)
-
-    def begin(name):
-        folder = tmp_path / name
-        folder.mkdir()
-        run.begin(toy_config(*SHORT), folder)
-        return folder
-
-    return begin
-
-
-def read(folder):
-    with Archive.read(folder) as archive:
-        return contents(archive)
-
-
 def plain(outcome):
     """Leave out what may differ from run to run."""
     return outcome.status, outcome.reason, [times.tobytes() for times in outcome.values]
-
-
-def children_of(pid):
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            fields = Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(name))
-    return found
 
 
 def test_candidates_are_fenced_on_a_worker_as_they_are_here(cluster):
@@ -90,7 +61,7 @@ def test_candidates_are_fenced_on_a_worker_as_they_are_here(cluster):
 
 
 def test_a_run_is_the_same_though_a_worker_is_killed_in_a_generation(begin, cluster):
-    here, there = begin("here"), begin("there")
+    here, there = begin("here", *SHORT), begin("there", *SHORT)
     run.go_on(here, workers=1)
     victim = cluster.workers[0]
     at_work = children_of(victim.pid)  # from the test before, if it ran
@@ -112,7 +83,7 @@ def test_a_run_is_the_same_though_a_worker_is_killed_in_a_generation(begin, clus
 
 
 def test_a_run_whose_cluster_is_lost_goes_on_elsewhere(begin, tmp_path, monkeypatch):
-    here, there = begin("here"), begin("there")
+    here, there = begin("here", *SHORT), begin("there", *SHORT)
     run.go_on(here, workers=1)
     (tmp_path / "cluster").mkdir()
     with dask_cluster(tmp_path / "cluster", num_workers=1) as cluster:

@@ -13,31 +13,12 @@ import pytest
 
 from queuesmith.errors import ConfigError
 from queuesmith.evolve import run
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.traffic import WINDOWS_FILE
+from queuesmith.evolve.archive.archive import Archive
+from queuesmith.evolve.scoring.traffic import WINDOWS_FILE
 
-from .toy import Aged, contents, evaluator, toy_config, use_toys
+from .toy import Aged, evaluator, read, toy_config, use_toys
 
 TESTS = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def begin(tmp_path, monkeypatch):
-    """Begin a toy run in a folder of a name."""
-    use_toys(monkeypatch)
-
-    def begin(name, *changes):
-        folder = tmp_path / name
-        folder.mkdir()
-        run.begin(toy_config(*changes), folder)
-        return folder
-
-    return begin
-
-
-def read(folder):
-    with Archive.read(folder) as archive:
-        return contents(archive)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +41,9 @@ def without_times(document):
 def test_twenty_kills_lose_nothing_and_change_nothing(begin, undisturbed):
     folder = begin("killed")
     done = subprocess.run(
-        [sys.executable, "-m", "evolve.kill", str(folder), "24"],
+        [sys.executable, "-m", "evolve.kill", str(folder), "22"],
         cwd=TESTS,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
         capture_output=True,
         text=True,
         timeout=300,

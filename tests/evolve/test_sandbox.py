@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +17,17 @@ from hypothesis import strategies as st
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import cache_folder, compile_policy
 from queuesmith.errors import ConfigError, EngineError
-from queuesmith.evolve import child
-from queuesmith.evolve.child import Request
-from queuesmith.evolve.containment import ANSWERED, DIED, TOO_LONG, TOO_SLOW, Ended
-from queuesmith.evolve.sandbox import Outcome, Sandbox, SimulationJob
-from queuesmith.evolve.worker import Lost
+from queuesmith.evolve.sandbox import child
+from queuesmith.evolve.sandbox.child import Request
+from queuesmith.evolve.sandbox.containment import ANSWERED, DIED, TOO_LONG, TOO_SLOW, Ended
+from queuesmith.evolve.sandbox.sandbox import Outcome, Sandbox, SimulationJob
+from queuesmith.evolve.sandbox.worker import Lost
 from queuesmith.metrics import ttft
 from queuesmith.policies import get_policy
 
 from .hostile.cells import SLOW, crowded_cell, small_job
 from .hostile.watch import run_raw, watched_folder
+from .processes import children_of, gone
 
 CLASSICS = ("fcfs", "sjf", "hrrn", "edf")
 SOURCES = [get_policy(name).source for name in CLASSICS]
@@ -63,35 +63,6 @@ def plain(outcome):
     """An outcome without what may differ from run to run."""
     times = [values.tobytes() for values in outcome.values]
     return outcome.status, outcome.reason, times, outcome.behaviour
-
-
-def children_of(pid):
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            fields = Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(name))
-    return found
-
-
-def gone(pids, seconds=10.0):
-    """Whether processes end within so many seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        alive = []
-        for pid in pids:
-            try:
-                state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-            except OSError:
-                continue
-            alive += [pid] if state != "Z" else []
-        if not alive:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 # Right answers
@@ -342,7 +313,7 @@ def test_a_fork_sees_no_environment_no_descriptors_and_an_empty_folder(watched):
 
 def test_there_is_nothing_in_the_network_of_a_worker():
     script = (
-        "import socket\nfrom queuesmith.evolve.containment import leave_network\n"
+        "import socket\nfrom queuesmith.evolve.sandbox.containment import leave_network\n"
         "left = leave_network()\nprint(left, [name for _, name in socket.if_nameindex()])\n"
         "try:\n    socket.create_connection(('127.0.0.1', 9), 1)\n"
         "except OSError as error:\n    print(error.strerror)\n"
@@ -389,7 +360,7 @@ import sys, tempfile
 sys.path.insert(0, sys.argv[1])
 tempfile.tempdir = sys.argv[2]
 from evolve.hostile.cells import SLOW, crowded_cell, small_job
-from queuesmith.evolve.sandbox import Sandbox
+from queuesmith.evolve.sandbox.sandbox import Sandbox
 
 with Sandbox(small_job()) as sandbox:
     print("ready", *(worker._process.pid for worker in sandbox._workers), flush=True)

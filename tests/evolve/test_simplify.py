@@ -7,13 +7,13 @@ import pytest
 from hypothesis import assume, given, settings
 
 from evolve.programs import programs, seeds, tree, waiting
-from queuesmith.evolve.behaviour import behaviour, fixed_queues
-from queuesmith.evolve.intervals import interval, surely_at_least
-from queuesmith.evolve.program import Node, Program, evaluate
-from queuesmith.evolve.rules import reduce_tree
-from queuesmith.evolve.simplify import is_common, simplify, simplify_key
-from queuesmith.evolve.terms import TERMS
-from queuesmith.evolve.variation import CLASSICS, map_constants
+from queuesmith.evolve.gp.behaviour import behaviour, fixed_queues
+from queuesmith.evolve.gp.intervals import interval, surely_at_least
+from queuesmith.evolve.gp.program import Node, Program, evaluate
+from queuesmith.evolve.gp.rewrite_rules import reduce_tree
+from queuesmith.evolve.gp.simplify import is_common, simplify, simplify_key
+from queuesmith.evolve.gp.terminals import TERMS
+from queuesmith.evolve.gp.variation import CLASSICS, map_constants
 
 LEAST = Fraction(1, 10**9)
 

@@ -10,11 +10,11 @@ from hypothesis import given
 
 from evolve.programs import EVERYTHING, draw_program, programs, seeds, vary, waiting
 from queuesmith.errors import ConfigError, PolicyError
-from queuesmith.evolve import constants, variation
-from queuesmith.evolve.behaviour import behaviour
-from queuesmith.evolve.program import ARITY, MAX_DEPTH, Program
-from queuesmith.evolve.terms import TERMS, usable_terms
-from queuesmith.evolve.variation import CLASSICS, Space
+from queuesmith.evolve.gp import constants, variation
+from queuesmith.evolve.gp.behaviour import behaviour
+from queuesmith.evolve.gp.program import ARITY, MAX_DEPTH, Program
+from queuesmith.evolve.gp.terminals import TERMS, usable_terms
+from queuesmith.evolve.gp.variation import CLASSICS, Space
 from queuesmith.policies import get_policy
 
 

@@ -11,11 +11,12 @@ from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.errors import PolicyError
 from queuesmith.evolve import run
+from queuesmith.evolve.archive.archive import Archive
 from queuesmith.evolve.candidate import Proposal
-from queuesmith.evolve.cells import CellResult
 from queuesmith.evolve.config import parse_config
-from queuesmith.evolve.evaluator import Evaluated
-from queuesmith.evolve.tuning import StopRule, hopeless
+from queuesmith.evolve.sandbox.evaluator import Evaluated
+from queuesmith.evolve.scoring.cells import CellResult
+from queuesmith.evolve.scoring.scale import StopRule, hopeless
 from queuesmith.policies.policy import load_text
 
 CONFIG = """
@@ -162,3 +163,9 @@ def contents(archive):
     }.items():
         tables[table] = sorted(archive.rows(f"SELECT {columns} FROM {table}"), key=repr)
     return tables
+
+
+def read(folder):
+    """Return the contents of the archive in a folder."""
+    with Archive.read(folder) as archive:
+        return contents(archive)

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from evolve.told import finished_run
 from queuesmith.errors import ConfigError
-from queuesmith.evolve.evolution import tell
-from queuesmith.report.evolution import _sections, render_evolution, write_evolution
-from queuesmith.report.evolution_dots import _front, _label_places, thinned
-from queuesmith.report.evolution_figures import label, progress_figure, short
-from queuesmith.report.evolution_text import headline, print_diagnosis, sentences, suggestions
+from queuesmith.evolve.diagnosis.evolution import tell
+from queuesmith.evolve.page.dots import _front, _label_places, thinned
+from queuesmith.evolve.page.evolution import _sections, render_evolution, write_evolution
+from queuesmith.evolve.page.figures import label, progress_figure, short
+from queuesmith.evolve.page.text import headline, print_diagnosis, sentences
 
 
 @pytest.fixture(scope="module")
@@ -214,23 +214,6 @@ def test_the_best_so_far_never_falls():
 
     assert line["y"] == [0.1, 0.3, 0.3, 0.4]
     assert line["customdata"] == [0, 1, 1, 4]
-
-
-@pytest.mark.parametrize(("score", "kind"), [(9.0, "lost"), (-9.0, "good")])
-def test_nobody_is_good_whom_another_policy_leads(document, score, kind):
-    diagnosis = deepcopy(document["diagnosis"])
-    diagnosis["suggestions"] = [{"kind": "good", "text": "fine", "numbers": {}}]
-    for values in diagnosis["parts"].values():
-        for row in values["leaderboard"][1:]:
-            row |= {"score": score, "broken_guards": 0, "reasons": [], "worse": 0}
-            values["leaderboard"][0]["score"] = 0.5
-
-    [told] = suggestions(diagnosis)
-
-    assert told["kind"] == kind
-    assert ("leads on tuning windows with +9.000 against +0.500" in told["text"]) == (
-        kind == "lost"
-    )
 
 
 def test_every_scored_candidate_is_a_dot(figures, document):

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from evolve.told import finished_run
-from queuesmith.evolve.evolution import tell
-from queuesmith.report.evolution import render_evolution
+from queuesmith.evolve.diagnosis.evolution import tell
+from queuesmith.evolve.page.evolution import render_evolution
 
 pytestmark = pytest.mark.browser
 

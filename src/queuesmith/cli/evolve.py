@@ -95,7 +95,7 @@ def run(
         return _estimate(found, chosen.num_workers, json_)
     check_place(output or Path("runs"), "--output")
 
-    from queuesmith.evolve.archive import Archive
+    from queuesmith.evolve.archive.archive import Archive
     from queuesmith.evolve.run import begin
 
     if output is not None:
@@ -142,9 +142,27 @@ def resume(
 def _choose(backend: str, workers: int | None, scheduler_address: str | None) -> "Backend":
     from queuesmith.backends import Backend
 
+    check_workers(workers)
+    return Backend.choose(backend, workers, scheduler_address)
+
+
+def check_workers(workers: int | None) -> None:
+    """Refuse a number of workers that makes no sense."""
     if workers is not None and not 1 <= workers <= 1_000:
         raise ConfigError(f"--workers must be from 1 to 1,000, got {workers}")
-    return Backend.choose(backend, workers, scheduler_address)
+
+
+@contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what is being done; show nothing when there is none."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("reading") as status:
+        yield status.update
 
 
 def _go_on(folder: Path, chosen: "Backend", json_: bool) -> int:

@@ -2,13 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from queuesmith.cli.evolve import check_workers, status
 from queuesmith.cli.output import (
     check_place,
     command_line,
@@ -22,7 +22,7 @@ from queuesmith.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from queuesmith.evolve.gate import Gate
+    from queuesmith.evolve.gates.gate import Gate
 
 #: Largest result of an A/B that is read.
 MAX_BYTES = 1 << 30
@@ -72,18 +72,17 @@ def judge(
     json_
         Print the whole judgement as one JSON document instead of text.
     """
-    from queuesmith.evolve.archive import FILE
-    from queuesmith.evolve.case import find_case
+    from queuesmith.evolve.archive.archive import FILE
     from queuesmith.evolve.config import read_config
-    from queuesmith.evolve.gate import GATES
-    from queuesmith.evolve.judgement import judge as lead
-    from queuesmith.evolve.ledger import Ledger, ledger_path
+    from queuesmith.evolve.gates.case import find_case
+    from queuesmith.evolve.gates.gate import GATES
+    from queuesmith.evolve.gates.judge import judge as lead
+    from queuesmith.evolve.gates.ledger import Ledger, ledger_path
     from queuesmith.policies.policy import read_source
 
     if through not in GATES:
         raise ConfigError(f"--through must be one of {', '.join(GATES)}, got {through!r}")
-    if workers is not None and not 1 <= workers <= 1_000:
-        raise ConfigError(f"--workers must be from 1 to 1,000, got {workers}")
+    check_workers(workers)
     has_run = (Path(run) / FILE).exists()
     if not has_run and Path(run).is_dir():
         raise ConfigError(f"there is no run in {run}; give the folder of a run, or a configuration")
@@ -102,7 +101,7 @@ def judge(
     folder = None if has_run else make_folder(output, read_config(run).sha256)
 
     shown: Callable[[Gate], None] = (lambda _: None) if json_ else _print_gate
-    with _progress() as progress:
+    with status() as progress:
         judgement = lead(
             find_case(run, folder or Path(run)),
             named,
@@ -116,7 +115,7 @@ def judge(
             show=shown,
         )
 
-    from queuesmith.evolve.proof import markdown, plain, proof
+    from queuesmith.evolve.gates.proof import markdown, plain, proof
 
     document = plain(judgement.document())
     if folder is None:
@@ -148,7 +147,7 @@ def _print_gate(gate: "Gate") -> None:
 
 def _read_ab(path: Path) -> Mapping[str, Any]:
     """Read the result of an A/B."""
-    from queuesmith.evolve.real import SCHEMAS
+    from queuesmith.evolve.gates.real import SCHEMAS
 
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -161,16 +160,3 @@ def _read_ab(path: Path) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("schema") not in SCHEMAS:
         raise ConfigError(f"{path.name} is no ab.json of `queuesmith ab`; check --ab")
     return document
-
-
-@contextmanager
-def _progress() -> "Iterator[Callable[[str], None]]":
-    """Say on a terminal what is being done; show nothing when there is none."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("reading") as status:
-        yield status.update

@@ -2,13 +2,12 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from queuesmith.cli.evolve import check_workers, status
 from queuesmith.cli.output import (
     check_place,
     command_line,
@@ -51,17 +50,17 @@ def report(
     json_
         Print evolution.json instead of sentences.
     """
-    from queuesmith.evolve.evolution import tell
-    from queuesmith.report.evolution import write_evolution
-    from queuesmith.report.evolution_text import headline, sentences
+    from queuesmith.evolve.diagnosis.evolution import tell
+    from queuesmith.evolve.page.evolution import write_evolution
+    from queuesmith.evolve.page.text import headline, sentences
 
     _check_run(folder)
-    _check_workers(workers)
+    check_workers(workers)
     target = output or folder
     check_place(target, "--output")
     given = None if candidate is None else _read_candidate(candidate)
     command = command_line()
-    with _progress() as progress:
+    with status() as progress:
         document = tell(folder, given, workers=workers, command=command, progress=progress)
 
     target = make_folder(target, document["run"]["config_sha256"])
@@ -108,15 +107,15 @@ def diagnose(
     """
     from rich.console import Console
 
-    from queuesmith.evolve.case import Case
-    from queuesmith.evolve.diagnose import diagnose as look
-    from queuesmith.evolve.evolution import load_champion
-    from queuesmith.report.evolution_text import print_diagnosis
+    from queuesmith.evolve.diagnosis.diagnose import diagnose as look
+    from queuesmith.evolve.diagnosis.evolution import load_champion
+    from queuesmith.evolve.gates.case import Case
+    from queuesmith.evolve.page.text import print_diagnosis
 
     _check_run(folder)
-    _check_workers(workers)
+    check_workers(workers)
     policy = load_champion(folder) if candidate is None else _read_candidate(candidate)
-    with _progress() as progress:
+    with status() as progress:
         document = look(Case.of_run(folder), policy, workers=workers, progress=progress)
     with reader_may_leave():
         if json_:
@@ -126,7 +125,7 @@ def diagnose(
 
 
 def _check_run(folder: Path) -> None:
-    from queuesmith.evolve.archive import FILE
+    from queuesmith.evolve.archive.archive import FILE
 
     if not (folder / FILE).is_file():
         raise ConfigError(
@@ -135,26 +134,8 @@ def _check_run(folder: Path) -> None:
         )
 
 
-def _check_workers(workers: int | None) -> None:
-    if workers is not None and not 1 <= workers <= 1_000:
-        raise ConfigError(f"--workers must be from 1 to 1,000, got {workers}")
-
-
 def _read_candidate(path: Path) -> "Policy":
     """Load a person's policy file, which is trusted to end, as `queuesmith compare` trusts it."""
     from queuesmith.policies.policy import load_text, read_source
 
     return load_text(path.stem, read_source(path), path)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what is being done; show nothing when there is none."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("reading") as status:
-        yield status.update

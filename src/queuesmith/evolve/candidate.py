@@ -1,64 +1,72 @@
 """What passes between the loop and its proposers: texts of policy files, and who bred them."""
 
+import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 _NO_META: Mapping[str, Any] = MappingProxyType({})
 
 
+class Generation(NamedTuple):
+    """One generation of search or control, counted from 0 for each seed."""
+
+    seed: int
+    track: str
+    number: int
+
+
 @dataclass(frozen=True)
 class Proposal:
-    """The text of a policy file that nobody has tried yet.
-
-    Attributes
-    ----------
-    text : str
-    proposer : str
-        Name of who wrote it.
-    parents : tuple of int
-        Numbers of the candidates it was bred from.
-    note : str
-        One sentence on how it came about.
-    size : int
-        Nodes of its program; 0 when the proposer does not say.
-    meta : mapping of str to Any
-        Whatever JSON can hold: a genome, a prompt, an answer.
-    """
+    """The text of a policy file that nobody has tried yet."""
 
     text: str
-    proposer: str
-    parents: tuple[int, ...] = ()
-    note: str = ""
-    size: int = 0
+    proposer: str  # name of who wrote it
+    parents: tuple[int, ...] = ()  # numbers of the candidates it was bred from
+    note: str = ""  # one sentence on how it came about
+    size: int = 0  # nodes of its program; 0 when the proposer does not say
+    #: Whatever JSON can hold: a genome, a prompt, an answer.
     meta: Mapping[str, Any] = field(default_factory=lambda: _NO_META)
 
 
 @dataclass(frozen=True)
-class Parent:
-    """A candidate that has been scored and may be bred from.
+class Candidate:
+    """A text that was tried, as the archive has it.
 
-    Attributes
-    ----------
-    number : int
-        In the archive.
-    text : str
-    score : float
-        Fitness on the windows of this generation, 0 for FCFS.
-    window_scores : tuple of float
-        The same score of each of those windows alone.
-    meta : mapping of str to Any
-        As proposed.
+    Of one that may be bred from, or has to survive, score, window scores and clean are those on the
+    windows of the generation that begins.
     """
 
     number: int
-    text: str
-    score: float
-    window_scores: tuple[float, ...]
-    meta: Mapping[str, Any]
+    text: str = ""
+    score: float = math.nan  # on the windows of its generation, 0 for FCFS; NaN if it has none
+    window_scores: tuple[float, ...] = ()  # the same of each of those windows alone
+    meta: Mapping[str, Any] = field(default_factory=lambda: _NO_META)  # as proposed
+    size: int = 0
+    clean: bool = True  # it breaks no guard on those windows
+    seed: int = 0
+    track: str = "search"
+    generation: int = 0
+    island: int = 0
+    proposer: str = ""
+    parents: tuple[int, ...] = ()
+    note: str = ""
+    behaviour: str = ""
+    status: str = "ok"  # pending, ok, stopped, duplicate, or what went wrong
+    verdict: str = ""  # keep, discard or crash; empty until its generation closes
+    sentence: str = ""
+
+    def beats(self, other: "Candidate") -> bool:
+        """Tell whether nothing speaks for the other one; the earlier of equals wins."""
+        mine = (-self.size, self.score, self.clean)
+        others = (-other.size, other.score, other.clean)
+        if mine == others:
+            return self.number < other.number
+        return all(here >= there for here, there in zip(mine, others, strict=True))
 
 
 class Proposer(Protocol):
@@ -69,7 +77,7 @@ class Proposer(Protocol):
     ``llm_money``, ``wall_seconds``), and it reports what it has used as ``meta["usage"]``, a dict
     with the same names, of its proposals. An answer without a policy in it is a proposal, too.
     Its attribute `batch`, if it has one, is how many proposals it likes to be asked for at once.
-    One with an attribute `briefing` is given a `Briefing` of :mod:`queuesmith.evolve.llm_prompt`.
+    One with an attribute `briefing` is given a `Briefing` of :mod:`queuesmith.evolve.llm.prompt`.
     """
 
     @property
@@ -78,10 +86,15 @@ class Proposer(Protocol):
         ...
 
     def propose(
-        self, parents: Sequence[Parent], count: int, rng: np.random.Generator
+        self, parents: Sequence[Candidate], count: int, rng: np.random.Generator
     ) -> list[Proposal]:
         """Write up to `count` candidates; the same for the same parents, count and generator.
 
         `parents` is empty in the first generation.
         """
         ...
+
+
+def text_sha256(text: str) -> str:
+    """Hash the text of a policy file, as `Policy.sha256` does; nothing for no text."""
+    return hashlib.sha256(text.encode()).hexdigest() if text else ""

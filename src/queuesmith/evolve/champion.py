@@ -1,42 +1,15 @@
 """Who is best of a seed: survivors, on all tuning windows, guards judged with intervals."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-
-import numpy as np
 
 from queuesmith.evaluation.samples import Samples
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.cells import Cell, CellResult, Configuration, samples_of
+from queuesmith.evolve.archive.archive import Archive
+from queuesmith.evolve.archive.schema import Champion
+from queuesmith.evolve.candidate import Generation
 from queuesmith.evolve.loop import Loop
-from queuesmith.evolve.standing import Beside, Difference, Reference
-from queuesmith.evolve.tuning import Scale
-
-
-@dataclass(frozen=True)
-class Champion:
-    """The best candidate of a seed and track.
-
-    Attributes
-    ----------
-    candidate : int
-        Its number.
-    score, low, high : float
-        The goal's gain over FCFS on all tuning windows, with its 95 % interval over windows.
-    reasons : tuple of str
-        The guards it breaks; a champion with any is only the least bad.
-    """
-
-    candidate: int
-    score: float
-    low: float
-    high: float
-    reasons: tuple[str, ...]
-
-    @property
-    def clean(self) -> bool:
-        """Whether it breaks no guard."""
-        return not self.reasons
+from queuesmith.evolve.scoring.cells import Cell, CellResult, Configuration, samples_of
+from queuesmith.evolve.scoring.scale import Scale
+from queuesmith.evolve.scoring.standing import Beside, Difference, Reference
 
 
 def crown(loop: Loop, seed: int, track: str) -> Champion | None:
@@ -59,25 +32,13 @@ def crown(loop: Loop, seed: int, track: str) -> Champion | None:
     def beside(number: int) -> Beside:
         return reference.lay_beside(samples(scale, results[number]))
 
-    found = beside(ranked[0])
-    best = ranked[0]
-    for number in ranked:
-        other = found if number == best else beside(number)
-        if other.clean:
-            best, found = number, other
-            break
+    tried = ((number, beside(number)) for number in ranked)
+    best, found = next(((number, one) for number, one in tried if one.clean), (ranked[0], None))
+    found = found or beside(best)
     gain = Difference.of(found.gain)
     champion = Champion(best, gain.value, gain.low, gain.high, tuple(found.reasons))
     with archive.write() as writer:
-        writer.champion(
-            seed,
-            track,
-            best,
-            score=champion.score,
-            low=None if np.isnan(champion.low) else champion.low,
-            high=None if np.isnan(champion.high) else champion.high,
-            reasons=champion.reasons,
-        )
+        writer.champion(seed, track, champion)
     return champion
 
 
@@ -88,7 +49,7 @@ def contenders(archive: Archive, seed: int, track: str) -> list[int]:
     )
     if rows[0][0] is None:
         return []
-    last = {one.candidate for one in archive.members(seed, track, rows[0][0])}
+    last = {one.candidate for one in archive.members(Generation(seed, track, rows[0][0]))}
     best = archive.rows(
         "SELECT candidate, max(score) FROM members WHERE seed = ? AND track = ? AND clean = 1 "
         "GROUP BY generation",

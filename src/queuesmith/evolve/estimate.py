@@ -12,7 +12,7 @@ from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.evolve.config import EvolveConfig
 from queuesmith.evolve.loop import TRACKS
 from queuesmith.evolve.proposers import make_control, make_proposer
-from queuesmith.evolve.traffic import freeze_windows, tuning_traffic
+from queuesmith.evolve.scoring.traffic import freeze_windows, tuning_traffic
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 
@@ -25,11 +25,6 @@ def estimate(config: EvolveConfig, workers: int) -> dict[str, Any]:
 
     Nothing is stopped early in an estimate, and survivors are counted as simulated again in every
     generation, so that a run is rather cheaper.
-
-    Raises
-    ------
-    QueuesmithError
-        What would be wrong with the run itself.
     """
     proposers = [(share, make_proposer(share)) for share in config.proposers]
     with tempfile.TemporaryDirectory() as folder:

@@ -24,13 +24,13 @@ import numpy as np
 
 from queuesmith.errors import PolicyError, QueuesmithError
 from queuesmith.evaluation.goals import GOALS
-from queuesmith.evolve.cells import Cell, CellResult
 from queuesmith.evolve.champion import make_reference, samples
 from queuesmith.evolve.config import EvolveConfig, read_config
-from queuesmith.evolve.evaluator import make_sandbox
-from queuesmith.evolve.standing import gain_of, guard_rows
-from queuesmith.evolve.traffic import freeze_windows, tuning_traffic
-from queuesmith.evolve.tuning import Limit, make_scale
+from queuesmith.evolve.sandbox.evaluator import make_sandbox
+from queuesmith.evolve.scoring.cells import Cell, CellResult
+from queuesmith.evolve.scoring.scale import Limit, make_scale
+from queuesmith.evolve.scoring.standing import gain_of, guard_rows
+from queuesmith.evolve.scoring.traffic import freeze_windows, tuning_traffic
 from queuesmith.policies.policy import read_source
 
 #: `combined_score` of a candidate that gives no result; of one that does, the least.
@@ -43,15 +43,6 @@ class Judge:
 
     It costs seconds to make and keeps one child process; `close` ends that. For one thread at a
     time, and for the process that made it.
-
-    Parameters
-    ----------
-    config : EvolveConfig
-
-    Raises
-    ------
-    QueuesmithError
-        If the traffic cannot be had.
     """
 
     def __init__(self, config: EvolveConfig) -> None:
@@ -73,7 +64,17 @@ class Judge:
     def _answer(self, results: dict[Cell, CellResult]) -> dict[str, Any]:
         beside = self._reference.lay_beside(samples(self._scale, results))
         fitness = self._scale.stand(results, self._windows, each_window=False).score
-        configurations = beside.configurations
+        found, scale = beside.configurations, self._scale
+        goals = [one for one in GOALS.values() if scale.slo is not None or not one.needs_slo]
+        guards = {
+            f"{key.source} {key.load}": {
+                row["guard"]: _finite(row["change"])
+                for row in guard_rows(one, beside.guards)
+                if not math.isnan(row["change"])
+            }
+            for key, one in found.items()
+        }
+        cells = scale.cell_scores(results).items()
         return {
             "combined_score": _finite(fitness),
             "score": _finite(beside.gain.estimate),
@@ -81,25 +82,13 @@ class Judge:
             "broken_guards": len(beside.broken),
             "reasons": beside.reasons,
             "gains": {
-                name: float(
-                    np.mean([_finite(gain_of(one, goal)) for one in configurations.values()])
-                )
-                for name, goal in GOALS.items()
-                if self._scale.slo is not None or not goal.needs_slo
+                goal.name: float(np.mean([_finite(gain_of(one, goal)) for one in found.values()]))
+                for goal in goals
             },
-            "guards": {
-                f"{key.source} {key.load}": {
-                    row["guard"]: _finite(row["change"])
-                    for row in guard_rows(one, beside.guards)
-                    if not math.isnan(row["change"])
-                }
-                for key, one in configurations.items()
-            },
+            "guards": guards,
             "per_window": {
-                f"{self._scale.sources[cell.window]} window {cell.window} {cell.load}": _finite(
-                    value
-                )
-                for cell, value in self._scale.cell_scores(results).items()
+                f"{scale.sources[cell.window]} window {cell.window} {cell.load}": _finite(value)
+                for cell, value in cells
             },
             "status": "ok",
             "error": "",
@@ -116,18 +105,9 @@ def _finite(value: float) -> float:
 
 
 def _failed(status: str, reason: str) -> dict[str, Any]:
-    return {
-        "combined_score": FAILED,
-        "score": FAILED,
-        "goal": "",
-        "broken_guards": 0,
-        "reasons": [],
-        "gains": {},
-        "guards": {},
-        "per_window": {},
-        "status": status,
-        "error": reason,
-    }
+    scores = {"combined_score": FAILED, "score": FAILED, "goal": "", "broken_guards": 0}
+    rest: dict[str, Any] = {"reasons": [], "gains": {}, "guards": {}, "per_window": {}}
+    return {**scores, **rest, "status": status, "error": reason}
 
 
 _lock = threading.Lock()
@@ -173,7 +153,7 @@ def evaluate(path: str | os.PathLike[str], config: str = "quick") -> dict[str, A
         * ``gains``: the same gain for every goal;
         * ``guards``: by configuration, the change of every guard beside FCFS's;
         * ``per_window``: the fitness on each window at each load by itself;
-        * ``status``: ``ok``, or as in `queuesmith.evolve.sandbox.Outcome`, or ``unreadable``;
+        * ``status``: ``ok``, as in `queuesmith.evolve.sandbox.sandbox.Outcome`, or ``unreadable``;
         * ``error``: one sentence, empty when the status is ``ok``.
 
         All numbers are finite; the same candidate has the same numbers every time.

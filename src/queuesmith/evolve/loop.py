@@ -8,29 +8,28 @@ So a run that was stopped anywhere goes on to the very end it would have had.
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from queuesmith.errors import PolicyError
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.candidate import Parent, Proposal, Proposer
-from queuesmith.evolve.cells import Cell, CellResult
+from queuesmith.evolve.archive.archive import Archive
+from queuesmith.evolve.archive.schema import Member, Verdict
+from queuesmith.evolve.candidate import Candidate, Generation, Proposal, Proposer
 from queuesmith.evolve.config import CURRENCIES, EvolveConfig, Share
-from queuesmith.evolve.evaluator import Evaluated, Evaluator
-from queuesmith.evolve.llm_prompt import brief
-from queuesmith.evolve.schema import Candidate, Member, Verdict
+from queuesmith.evolve.llm.prompt import brief
+from queuesmith.evolve.sandbox.evaluator import Evaluated, Evaluator
+from queuesmith.evolve.scoring.cells import Cell, CellResult
+from queuesmith.evolve.scoring.scale import Limit, Scale
 from queuesmith.evolve.selection import (
-    Contender,
+    count_nodes,
+    judge,
     lexicase,
     limit,
-    num_beaten_by,
     schedule,
     split,
     survivors,
 )
-from queuesmith.evolve.tuning import Limit, Scale
-from queuesmith.evolve.verdict import count_nodes, judge
 
 #: Search and control: the same windows, the same budget, the same selection.
 TRACKS = ("search", "control")
@@ -42,32 +41,21 @@ _BREED, _CHOOSE = 1, 2
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """How far a run is."""
 
-    Attributes
-    ----------
-    seed, generation, generations : int
-        The generation is counted from 0.
-    best, control : float or None
-        Best score of the search and of the control in their last generation, no guard broken; None
-        while there is none.
-    evaluations, planned : int
-        Of all seeds and both tracks.
-    wall_seconds : float
-        Since the run began, while a process was at it.
-    left : mapping of str to float
-        Of each budget that has a cap.
-    """
-
+    #: seed, generation, generations: the generation is counted from 0.
     seed: int
     generation: int
     generations: int
+    #: best, control: best score of the search and of the control in their last generation, no guard
+    #: broken; None while there is none.
     best: float | None
     control: float | None
+    #: evaluations, planned: of all seeds and both tracks.
     evaluations: int
     planned: int
-    wall_seconds: float
-    left: Mapping[str, float]
+    wall_seconds: float  # since the run began, while a process was at it
+    left: Mapping[str, float]  # of each budget that has a cap
 
 
 class Loop:
@@ -75,19 +63,10 @@ class Loop:
 
     Parameters
     ----------
-    config : EvolveConfig
-    archive : Archive
-    scale : Scale
-    evaluator : Evaluator
-    proposers : sequence of (Share, Proposer)
-        Of the search.
-    control : Proposer
     check_form : callable
         Raises `PolicyError` for a text that must not be compiled.
     behaviour : callable
         Proposal to a hash that is equal for texts that decide alike; empty if it cannot tell.
-    progress : callable, optional
-        Called after every candidate and every generation.
     """
 
     def __init__(
@@ -105,10 +84,7 @@ class Loop:
     ) -> None:
         self.config, self.archive, self.scale = config, archive, scale
         self.evaluator = evaluator
-        self.proposers = {
-            "search": list(proposers),
-            "control": [(Share(control.name), control)],
-        }
+        self.proposers = {"search": list(proposers), "control": [(Share(control.name), control)]}
         self.check_form, self.behaviour, self.progress = check_form, behaviour, progress
         self._clock = time.monotonic()
         self._num_evaluated = archive.num_evaluated()
@@ -120,10 +96,10 @@ class Loop:
                 return reason
             for seed in self.config.seeds:
                 count = self._allowance(seed, generation)
-                self._generation(seed, "search", generation, count)
+                self._generation(Generation(seed, "search", generation), count)
                 owed = self.archive.num_evaluated(seed, "search", generation + 1)
                 had = self.archive.num_evaluated(seed, "control", generation)
-                self._generation(seed, "control", generation, owed - had)
+                self._generation(Generation(seed, "control", generation), owed - had)
         return "all generations are done"
 
     # Budgets
@@ -131,7 +107,9 @@ class Loop:
     def _used_up(self, generation: int) -> str:
         """Say which budget ends the run before this generation, in which nothing is done yet."""
         seeds = self.config.seeds
-        if any(self._begun(seed, track, generation) for seed in seeds for track in TRACKS):
+        if any(
+            self._begun(Generation(seed, track, generation)) for seed in seeds for track in TRACKS
+        ):
             return ""  # it is completed, so that seeds and tracks stay equal
         if not any(self._allowance(seed, generation) for seed in seeds):
             return "the budget of evaluations is used up"
@@ -153,8 +131,8 @@ class Loop:
         used = self.archive.num_evaluated(seed, "search", generation)
         return min(children, self.config.budget.evaluations - used)
 
-    def _begun(self, seed: int, track: str, generation: int) -> bool:
-        return self.archive.num_calls(seed, track, generation) is not None
+    def _begun(self, of: Generation) -> bool:
+        return self.archive.num_calls(of) is not None
 
     def _wall(self) -> dict[str, float]:
         """Return the wall seconds since this was last asked, to be spent in a transaction."""
@@ -163,58 +141,42 @@ class Loop:
 
     # One generation of one track
 
-    def _generation(self, seed: int, track: str, number: int, count: int) -> None:
-        if self.archive.is_closed(seed, track, number):
+    def _generation(self, of: Generation, count: int) -> None:
+        if self.archive.is_closed(of):
             return
-        sources = self.scale.sources
-        windows = schedule(sources, self.config.windows.per_generation, seed, number)
-        if not self._begun(seed, track, number):
+        per_generation = self.config.windows.per_generation
+        windows = schedule(self.scale.sources, per_generation, of.seed, of.number)
+        if not self._begun(of):
             with self.archive.write() as writer:
-                writer.open_generation(
-                    seed, track, number, windows, self._entropy(seed, track, number)
-                )
-        islands = self._islands(seed, track, number, windows)
-        self._propose(seed, track, number, count, islands, windows)
-        self._evaluate(seed, track, number, windows, islands)
-        self._close(seed, track, number, islands)
+                writer.open_generation(of, windows, _entropy(of))
+        islands = self._islands(of, windows)
+        self._propose(of, count, islands, windows)
+        self._evaluate(of, windows, islands)
+        self._close(of, islands)
 
-    def _entropy(self, seed: int, track: str, generation: int) -> list[int]:
-        return [seed, TRACKS.index(track), generation]
-
-    def _islands(
-        self, seed: int, track: str, generation: int, windows: Sequence[int]
-    ) -> list[list[Contender]]:
+    def _islands(self, of: Generation, windows: Sequence[int]) -> list[list[Candidate]]:
         """Return the survivors of the generation before, visitors included, on these windows."""
         search = self.config.search
         islands: list[list[int]] = [[] for _ in range(search.islands)]
-        if generation:
-            for member in self.archive.members(seed, track, generation - 1):
+        if of.number:
+            for member in self.archive.members(of._replace(number=of.number - 1)):
                 islands[member.island].append(member.candidate)
-        if search.migrate_every and generation and generation % search.migrate_every == 0:
+        if search.migrate_every and of.number and of.number % search.migrate_every == 0:
             best = [island[0] for island in islands if island]  # members come best first
             for island, visitor in zip(islands, best[-1:] + best[:-1], strict=False):
                 if visitor not in island:
                     island.append(visitor)
         everyone = sorted({number for island in islands for number in island})
-        standing = {
-            number: self.scale.stand(results, windows)
-            for number, results in self.complete(everyone, windows).items()
-        }
-        sizes = {number: self.archive.candidate(number).size for number in standing}
-        return [
-            [
-                Contender(
-                    number,
-                    sizes[number],
-                    standing[number].score,
-                    standing[number].window_scores,
-                    standing[number].clean,
-                )
-                for number in island
-                if number in standing
-            ]
-            for island in islands
-        ]
+        known: dict[int, Candidate] = {}
+        for number, results in self.complete(everyone, windows).items():
+            found = self.scale.stand(results, windows)
+            known[number] = replace(
+                self.archive.candidate(number),
+                score=found.score,
+                window_scores=found.window_scores,
+                clean=found.clean,
+            )
+        return [[known[number] for number in island if number in known] for island in islands]
 
     def complete(
         self, numbers: Sequence[int], windows: Sequence[int]
@@ -244,49 +206,39 @@ class Loop:
 
     def _propose(
         self,
-        seed: int,
-        track: str,
-        generation: int,
+        of: Generation,
         count: int,
-        islands: Sequence[Sequence[Contender]],
+        islands: Sequence[Sequence[Candidate]],
         windows: Sequence[int],
     ) -> None:
         """Fill a generation with `count` new candidates, call by call, each call one transaction.
 
         Calls that are in the archive already are not made again: an answer may have cost money.
         """
-        done = self.archive.num_calls(seed, track, generation) or 0
-        entropy = self._entropy(seed, track, generation)
-        known = self.archive.behaviours(seed, track)
+        done = self.archive.num_calls(of) or 0
+        known = self.archive.behaviours(of.seed, of.track)
         call = 0
-        for place, (island, proposer, wanted) in enumerate(self._plan(track, generation, count)):
-            breeders = self._breeders(islands[island], [*entropy, island, _CHOOSE])
+        for place, (island, proposer, wanted) in enumerate(self._plan(of.track, of.number, count)):
+            rng = np.random.default_rng([*_entropy(of), island, _CHOOSE])
+            parents = lexicase(islands[island], self.config.search.parents, rng)
             paid = hasattr(proposer, "left")
             if hasattr(proposer, "briefing"):
-                proposer.briefing = brief(
-                    self.archive,
-                    self.scale,
-                    windows,
-                    breeders,
-                    seed=seed,
-                    track=track,
-                    generation=generation,
-                    classics=self.archive.parse(self.archive.run().get("classics", "[]")),
-                )
+                classics = self.archive.parse(self.archive.run().get("classics", "[]"))
+                proposer.briefing = brief(self.archive, self.scale, windows, parents, of, classics)
             for _ in range(wanted if paid else ROUNDS):
                 call += 1
                 if call <= done:
                     continue
-                have, dropped = self._num_accepted(seed, track, generation, place)
+                have, dropped = self._num_accepted(of, place)
                 # What costs money is asked for in small batches, so that each answer is kept soon;
                 # of others as many are likely to be duplicates as were before.
                 batch = min(getattr(proposer, "batch", 1), wanted - have)
                 asked = batch if paid else wanted - have + dropped
                 proposals: list[Proposal] = []
                 if have < wanted and self._remind(proposer):
-                    rng = np.random.default_rng([*entropy, island, _BREED, call])
-                    proposals = proposer.propose(breeders, asked, rng)
-                self._add(seed, track, generation, island, place, proposals, known, wanted - have)
+                    rng = np.random.default_rng([*_entropy(of), island, _BREED, call])
+                    proposals = proposer.propose(parents, asked, rng)
+                self._add(of, island, place, proposals, known, wanted - have)
 
     def _plan(self, track: str, generation: int, count: int) -> Iterator[tuple[int, Proposer, int]]:
         """Split a generation's candidates over islands and proposers."""
@@ -297,16 +249,6 @@ class Loop:
             for (_, proposer), part in zip(proposers, parts, strict=True):
                 yield island, proposer, part
 
-    def _breeders(self, island: Sequence[Contender], entropy: Sequence[int]) -> list[Parent]:
-        rng = np.random.default_rng(list(entropy))
-        parents = []
-        for one in lexicase(island, self.config.search.parents, rng):
-            candidate = self.archive.candidate(one.number)
-            parents.append(
-                Parent(one.number, candidate.text, one.score, one.window_scores, candidate.meta)
-            )
-        return parents
-
     def _remind(self, proposer: Proposer) -> bool:
         """Tell a proposer that costs something what is left; return whether it may be asked."""
         if not hasattr(proposer, "left"):
@@ -314,20 +256,18 @@ class Loop:
         proposer.left = self._left(self.archive.spent())
         return all(left > 0 for left in proposer.left.values())
 
-    def _num_accepted(self, seed: int, track: str, generation: int, place: int) -> tuple[int, int]:
+    def _num_accepted(self, of: Generation, place: int) -> tuple[int, int]:
         """Count the candidates of one place in the plan that will be scored, and those dropped."""
         query = (
             "SELECT count(*), total(status IN ('duplicate', 'form')) FROM candidates "
-            "WHERE seed = ? AND track = ? AND generation = ? AND place = ?"
+            "WHERE (seed, track, generation, place) = (?, ?, ?, ?)"
         )
-        ((count, dropped),) = self.archive.rows(query, (seed, track, generation, place))
+        ((count, dropped),) = self.archive.rows(query, (*of, place))
         return int(count - dropped), int(dropped)
 
     def _add(
         self,
-        seed: int,
-        track: str,
-        generation: int,
+        of: Generation,
         island: int,
         place: int,
         proposals: Sequence[Proposal],
@@ -336,7 +276,7 @@ class Loop:
     ) -> None:
         """Write the answer of one call; duplicates and what must not be compiled end here."""
         with self.archive.write() as writer:
-            writer.called(seed, track, generation)
+            writer.called(of)
             writer.spend(self._wall())
             accepted = 0
             for proposal in proposals:
@@ -347,23 +287,15 @@ class Loop:
                 text_sha256 = hashlib.sha256(proposal.text.encode(errors="replace")).hexdigest()
                 behaviour, problem = self._behaviour(proposal)
                 twin = known.get(text_sha256) or (known.get(behaviour) if behaviour else None)
-                number = writer.add(
-                    seed,
-                    track,
-                    generation,
-                    island,
-                    proposal,
-                    place=place,
-                    size=proposal.size or (0 if problem else count_nodes(proposal.text)),
-                    text_sha256=text_sha256,
-                    behaviour=behaviour,
-                )
+                size = proposal.size or (0 if problem else count_nodes(proposal.text))
+                own = {"size": size, "text_sha256": text_sha256, "behaviour": behaviour}
+                number = writer.add(of, island, place, proposal, **own)
                 if twin:
-                    writer.outcome(number, "duplicate", sentence=f"decides as candidate {twin}")
+                    writer.outcome(number, "duplicate", f"decides as candidate {twin}")
                     continue
                 known.setdefault(text_sha256, number)
                 if problem:
-                    writer.outcome(number, "form", sentence=problem)
+                    writer.outcome(number, "form", problem)
                     continue
                 accepted += 1
                 if behaviour:
@@ -380,96 +312,63 @@ class Loop:
     # Scoring and selecting
 
     def _evaluate(
-        self,
-        seed: int,
-        track: str,
-        generation: int,
-        windows: Sequence[int],
-        islands: Sequence[Sequence[Contender]],
+        self, of: Generation, windows: Sequence[int], islands: Sequence[Sequence[Candidate]]
     ) -> None:
         """Score what is pending, writing each outcome as it comes."""
         search = self.config.search
-        pending = [
-            one
-            for one in self.archive.candidates(seed, track, generation)
-            if one.status == "pending"
-        ]
+        pending = [one for one in self.archive.candidates(of) if one.status == "pending"]
         limits = [
             limit(islands[one.island], search.depth, one.size) if search.stop_early else Limit()
             for one in pending
         ]
         outcomes = self.evaluator.evaluate([one.text for one in pending], windows, limits)
         for candidate, outcome in zip(pending, outcomes, strict=True):
-            self._record(candidate, outcome, windows)
+            self._record(candidate.number, outcome, windows)
             self._num_evaluated += 1
-            self._report(seed, generation)
+            self._report(of)
 
-    def _record(self, candidate: Candidate, outcome: Evaluated, windows: Sequence[int]) -> None:
+    def _record(self, number: int, outcome: Evaluated, windows: Sequence[int]) -> None:
         with self.archive.write() as writer:
-            writer.spend({"cpu_seconds": outcome.cpu_seconds} | self._wall())
-            writer.results(candidate.number, outcome.results)
-            if outcome.status == "ok":
-                standing = self.scale.stand(outcome.results, windows)
-            elif outcome.status == "stopped":
-                standing = self.scale.bound(outcome.results, windows)
-            else:
-                writer.outcome(
-                    candidate.number,
-                    outcome.status,
-                    sentence=outcome.reason,
-                    cpu_seconds=outcome.cpu_seconds,
-                )
+            used = {"cpu_seconds": outcome.cpu_seconds}
+            writer.spend(used | self._wall())
+            writer.results(number, outcome.results)
+            if outcome.status not in ("ok", "stopped"):
+                writer.outcome(number, outcome.status, outcome.reason, **used)
                 return
-            writer.outcome(
-                candidate.number,
-                outcome.status,
-                sentence=standing.reason,
-                score=standing.score,
-                window_scores=standing.window_scores,
-                clean=standing.clean,
-                cpu_seconds=outcome.cpu_seconds,
-            )
+            stand = self.scale.stand if outcome.status == "ok" else self.scale.bound
+            found = stand(outcome.results, windows)
+            shown = {"score": found.score, "window_scores": found.window_scores}
+            writer.outcome(number, outcome.status, found.reason, clean=found.clean, **shown, **used)
 
-    def _close(
-        self, seed: int, track: str, generation: int, islands: Sequence[Sequence[Contender]]
-    ) -> None:
+    def _close(self, of: Generation, islands: Sequence[Sequence[Candidate]]) -> None:
         """Decide who survives, with a sentence for everyone."""
         depth = self.config.search.depth
-        children = self.archive.candidates(seed, track, generation)
+        children = self.archive.candidates(of)
         members: list[Member] = []
         verdicts: dict[int, Verdict] = {}
         for island, before in enumerate(islands):
             mine = [child for child in children if child.island == island]
-            scored = [
-                Contender(child.number, child.size, child.score, child.window_scores, child.clean)
-                for child in mine
-                if child.status == "ok" and child.score is not None
-            ]
-            contenders = [*before, *scored]
-            kept = survivors(contenders, depth)
+            rivals = [*before, *(child for child in mine if child.status == "ok")]
+            kept = survivors(rivals, depth)
             members += [
                 Member(island, one.number, one.score, one.window_scores, one.clean) for one in kept
             ]
-            staying = {one.number for one in kept}
-            by_number = {one.number: one for one in scored}
             for child in mine:
-                contender = by_number.get(child.number)
-                beaten = num_beaten_by(contender, contenders) if contender else 0
-                verdicts[child.number] = judge(child, child.number in staying, beaten, depth)
+                verdicts[child.number] = judge(child, child in kept, rivals, depth)
         with self.archive.write() as writer:
             for number, verdict in verdicts.items():
                 writer.verdict(number, verdict)
-            writer.close_generation(seed, track, generation, members)
+            writer.close_generation(of, members)
             writer.spend(self._wall())
-        self._report(seed, generation)
+        self._report(of)
 
-    def _report(self, seed: int, generation: int) -> None:
+    def _report(self, of: Generation) -> None:
         spent = self.archive.spent()
-        best, control = (self.archive.best_score(seed, track) for track in TRACKS)
+        best, control = (self.archive.best_score(of.seed, track) for track in TRACKS)
         self.progress(
             Progress(
-                seed=seed,
-                generation=generation,
+                seed=of.seed,
+                generation=of.number,
                 generations=self.config.search.generations,
                 best=best,
                 control=control,
@@ -484,3 +383,7 @@ class Loop:
         """Return what is left of each budget that has a cap."""
         caps = {currency: getattr(self.config.budget, currency) for currency in CURRENCIES}
         return {currency: max(cap - spent[currency], 0.0) for currency, cap in caps.items() if cap}
+
+
+def _entropy(of: Generation) -> list[int]:
+    return [of.seed, TRACKS.index(of.track), of.number]

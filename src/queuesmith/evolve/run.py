@@ -4,30 +4,36 @@ The folder holds the archive, the frozen windows and, in the end, the best polic
 holds the configuration's text, so that the folder alone is enough to go on.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from queuesmith._version import __version__
 from queuesmith.backends import Backend
-from queuesmith.errors import ConfigError, PolicyError
-from queuesmith.evolve.archive import Archive
-from queuesmith.evolve.behaviour import behaviour
-from queuesmith.evolve.candidate import Proposal
+from queuesmith.errors import PolicyError
+from queuesmith.evolve.archive.archive import Archive
+from queuesmith.evolve.candidate import Proposal, text_sha256
 from queuesmith.evolve.champion import crown
 from queuesmith.evolve.config import EvolveConfig, parse_config
-from queuesmith.evolve.evaluator import EvaluatorFactory, make_sandbox
-from queuesmith.evolve.form import check_form
+from queuesmith.evolve.gp.behaviour import behaviour
 from queuesmith.evolve.loop import TRACKS, Loop, Progress
 from queuesmith.evolve.proposers import make_control, make_proposer
-from queuesmith.evolve.sandbox import Cell, Sandbox, SimulationJob
-from queuesmith.evolve.traffic import WINDOWS_FILE, freeze_windows, tuning_traffic, who_wins
-from queuesmith.evolve.tuning import Scale, Traffic, make_scale
+from queuesmith.evolve.sandbox.allow_list import check_form
+from queuesmith.evolve.sandbox.evaluator import EvaluatorFactory, cells_of, make_sandbox
+from queuesmith.evolve.sandbox.sandbox import Sandbox, SimulationJob
+from queuesmith.evolve.scoring.scale import Scale, Traffic, make_scale
+from queuesmith.evolve.scoring.traffic import (
+    WINDOWS_FILE,
+    freeze_windows,
+    kind_of,
+    run_windows,
+    tuning_traffic,
+    who_wins,
+)
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 from queuesmith.window_sets import WindowSet
@@ -42,13 +48,7 @@ OWN = ("gp", "random")
 
 
 def begin(config: EvolveConfig, folder: Path) -> None:
-    """Freeze the windows of a run and start its archive, in a folder that is there.
-
-    Raises
-    ------
-    QueuesmithError
-        If the folder has a run already, or the traffic cannot be had.
-    """
+    """Freeze the windows of a run and start its archive, in a folder that is there."""
     Archive.refuse_existing(folder)
     windows = freeze_windows(config, folder)
     Archive.create(
@@ -76,29 +76,18 @@ def go_on(
 
     Parameters
     ----------
-    folder : Path
-        With a run that `begin` has started.
     workers : int
         Candidates at a time; the result does not depend on it.
     backend : {"threading", "loky", "dask", "ray"}
         Candidates run in child processes in any case: of this one, or of the workers of a cluster.
-    scheduler_address : str, optional
-        Of a Dask or Ray cluster that is there.
-    progress : callable, optional
     make_evaluator : callable, optional
         Runs candidates in a `Sandbox` when left out.
-
-    Raises
-    ------
-    QueuesmithError
-        If there is no such run, it is damaged, its traffic is not there any more, or a cluster
-        does not answer.
     """
     chosen = Backend.choose(backend, workers, scheduler_address)
     with Archive.resume(folder) as archive, ExitStack() as stack:
         run = archive.run()
         config = parse_config(run["config"], f"the configuration in {folder}")
-        windows = _read_windows(folder, run)
+        windows = run_windows(folder, run)
         traffic = tuning_traffic(config, windows)
         scale = make_scale(traffic, config.goal, config.guards)
         if "classics" not in run:
@@ -127,54 +116,25 @@ def go_on(
         return document
 
 
-def _read_windows(folder: Path, run: Mapping[str, str]) -> WindowSet:
-    windows = WindowSet.load(folder / WINDOWS_FILE)
-    if windows.sha256 != run["windows_sha256"]:
-        raise ConfigError(
-            f"{folder / WINDOWS_FILE} is not the one that the run began with; restore it, or begin "
-            "another run"
-        )
-    return replace(windows, folder=Path(run["windows_folder"]))
-
-
 class Behaviours:
-    """What texts do to the fixed queues, each asked in a child process within the limits.
-
-    Parameters
-    ----------
-    config : EvolveConfig
-    traffic : Traffic
-    stack : ExitStack
-        Ends the process, which starts with the first text.
-    """
+    """What texts do to the fixed queues, each asked in a child process within the limits."""
 
     def __init__(self, config: EvolveConfig, traffic: Traffic, stack: ExitStack) -> None:
         self._limits, self._stack = config.sandbox, stack
-        cell = Cell(traffic.workloads[0], traffic.config, traffic.step_time)
-        self._job = SimulationJob((cell,))
+        self._job = SimulationJob(cells_of(traffic, [0]))
         self._sandbox: Sandbox | None = None
 
     def __call__(self, proposal: Proposal) -> str:
         """Return the behaviour of a text, which has passed the check of its form.
 
         What the search writes by itself is sums and products of a few terms, and is asked here.
-
-        Raises
-        ------
-        PolicyError
-            If a hook raises, or does not end within the limits.
         """
         if proposal.proposer in OWN:
             return behaviour(load_text("candidate", proposal.text, Path("candidate.py")))
         if self._sandbox is None:
-            self._sandbox = self._stack.enter_context(
-                Sandbox(
-                    self._job,
-                    cpu_seconds=min(self._limits.cpu_seconds, BEHAVIOUR_SECONDS),
-                    memory_mib=self._limits.memory_mib,
-                    wall_seconds=self._limits.wall_seconds,
-                )
-            )
+            seconds = min(self._limits.cpu_seconds, BEHAVIOUR_SECONDS)
+            limits = asdict(self._limits) | {"cpu_seconds": seconds}
+            self._sandbox = self._stack.enter_context(Sandbox(self._job, **limits))
         outcome = self._sandbox.ask(proposal.text, "behaviour")
         if outcome.status != "ok":
             raise PolicyError(outcome.reason)
@@ -230,7 +190,7 @@ def summary(archive: Archive, folder: Path) -> dict[str, Any]:
             "sources": [
                 {
                     "file": source.file,
-                    "kind": "modelled" if source.file.endswith("@model") else "real",
+                    "kind": kind_of(source.file),
                     **{part: len(cut) for part, cut in source.parts.items()},
                 }
                 for source in windows.sources
@@ -253,26 +213,17 @@ def summary(archive: Archive, folder: Path) -> dict[str, Any]:
 
 
 def _champion(archive: Archive, seed: int, track: str) -> dict[str, Any] | None:
-    rows = archive.rows(
-        "SELECT candidate, score, low, high, clean, reasons FROM champions WHERE seed = ? AND "
-        "track = ?",
-        (seed, track),
-    )
-    if not rows:
+    best = archive.champion(seed, track)
+    if best is None:
         return None
-    number, score, low, high, clean, reasons = rows[0]
-    candidate = archive.candidate(number)
+    candidate = archive.candidate(best.candidate)
+    known = {name: getattr(candidate, name) for name in ("proposer", "generation", "size")}
+    ends = {name: None if end != end else end for name, end in vars(best).items()}
     return {
-        "candidate": number,
-        "proposer": candidate.proposer,
-        "generation": candidate.generation,
-        "size": candidate.size,
-        "score": score,
-        "low": low,
-        "high": high,
-        "clean": bool(clean),
-        "reasons": archive.parse(reasons),
-        "text_sha256": hashlib.sha256(candidate.text.encode()).hexdigest(),
+        **(ends | known),
+        "clean": best.clean,
+        "reasons": list(best.reasons),
+        "text_sha256": text_sha256(candidate.text),
     }
 
 

@@ -11,51 +11,40 @@ Papadias et al., "Progressive skyline computation in database systems", 2005, fo
 La Cava et al., "Epsilon-lexicase selection for regression", 2016.
 """
 
+import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from queuesmith.evolve.tuning import Limit
+from queuesmith.evolve.archive.schema import Verdict
+from queuesmith.evolve.candidate import Candidate
+from queuesmith.evolve.scoring.scale import Limit
+
+#: Parts of a text that count as nodes of its program.
+_COUNTED = (
+    *(ast.operator, ast.unaryop, ast.cmpop, ast.boolop),
+    *(ast.Attribute, ast.Constant, ast.Call, ast.IfExp, ast.If),
+)
 
 
-@dataclass(frozen=True)
-class Contender:
-    """What selection looks at; `window_scores` are of the same windows for all contenders."""
-
-    number: int
-    size: int
-    score: float
-    window_scores: tuple[float, ...] = ()
-    clean: bool = True
-
-    def beats(self, other: "Contender") -> bool:
-        """Tell whether nothing speaks for the other one; the earlier of equals wins."""
-        mine = (-self.size, self.score, self.clean)
-        others = (-other.size, other.score, other.clean)
-        if mine == others:
-            return self.number < other.number
-        return all(here >= there for here, there in zip(mine, others, strict=True))
-
-
-def survivors(contenders: Sequence[Contender], depth: int) -> list[Contender]:
+def survivors(candidates: Sequence[Candidate], depth: int) -> list[Candidate]:
     """Keep those that fewer than `depth` others beat, best score first."""
-    kept = [one for one in contenders if num_beaten_by(one, contenders) < depth]
+    kept = [one for one in candidates if num_beaten_by(one, candidates) < depth]
     return sorted(kept, key=lambda one: (-one.score, one.size, one.number))
 
 
-def num_beaten_by(one: Contender, others: Sequence[Contender]) -> int:
-    """Count those that beat a contender."""
+def num_beaten_by(one: Candidate, others: Sequence[Candidate]) -> int:
+    """Count those that beat a candidate."""
     return sum(other.beats(one) for other in others if other.number != one.number)
 
 
-def limit(contenders: Sequence[Contender], depth: int, size: int) -> Limit:
+def limit(candidates: Sequence[Candidate], depth: int, size: int) -> Limit:
     """Return the scores below which a newcomer of a size is certain not to survive.
 
     One for newcomers that may turn out clean, whom only clean ones beat, and one for those that
     are known to violate a tail. Further newcomers can only raise both.
     """
-    no_larger = [one for one in contenders if one.size <= size]
+    no_larger = [one for one in candidates if one.size <= size]
     return Limit(
         clean=_nth_best([one.score for one in no_larger if one.clean], depth),
         violating=_nth_best([one.score for one in no_larger], depth),
@@ -67,16 +56,16 @@ def _nth_best(scores: Sequence[float], place: int) -> float:
 
 
 def lexicase(
-    contenders: Sequence[Contender], count: int, rng: np.random.Generator
-) -> list[Contender]:
+    candidates: Sequence[Candidate], count: int, rng: np.random.Generator
+) -> list[Candidate]:
     """Draw parents, each by the windows it is best on.
 
     For each draw the windows are shuffled; window by window only those stay whose score is within
     the median absolute deviation of the best left, until one is left (the smallest, then the
     earliest, if several stay to the end). Nobody is drawn twice.
     """
-    left = sorted(contenders, key=lambda one: one.number)
-    drawn: list[Contender] = []
+    left = sorted(candidates, key=lambda one: one.number)
+    drawn: list[Candidate] = []
     while left and len(drawn) < count:
         scores = np.array([one.window_scores for one in left])
         near = np.median(np.abs(scores - np.median(scores, axis=0)), axis=0)
@@ -144,3 +133,28 @@ def split(
             parts[extra] += 1
         plan.append(parts.tolist())
     return plan
+
+
+def judge(child: Candidate, survives: bool, rivals: Sequence[Candidate], depth: int) -> Verdict:
+    """Say in a sentence what became of a candidate among those of its island."""
+    if child.status == "duplicate":
+        return Verdict("discard", child.sentence)
+    if child.status not in ("ok", "stopped"):
+        return Verdict("crash", f"{child.status}: {child.sentence}")
+    tail = f"; {child.sentence}" if child.sentence else ""
+    said = f"{child.score:+.3f} with {child.size} nodes"
+    if child.status == "stopped":
+        text = f"stopped early: at best {said}, and {depth} of its island do better{tail}"
+        return Verdict("discard", text)
+    beaten = num_beaten_by(child, rivals)
+    others = f"{beaten} of its island beat{'s' if beaten == 1 else ''} it"
+    return Verdict("keep" if survives else "discard", f"{said}; {others}{tail}")
+
+
+def count_nodes(text: str) -> int:
+    """Count the operations, names and numbers of a text whose proposer did not say."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return 0
+    return sum(isinstance(node, _COUNTED) for node in ast.walk(tree))

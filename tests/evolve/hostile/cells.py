@@ -7,7 +7,7 @@ import numpy as np
 from queuesmith.config import EngineConfig
 from queuesmith.engine import prepare
 from queuesmith.engine.step_time import StepTime
-from queuesmith.evolve.sandbox import Cell, SimulationJob
+from queuesmith.evolve.sandbox.sandbox import Cell, SimulationJob
 from queuesmith.traces.trace import Trace
 
 #: Of good form; in the trap it would compute 700 sines in each of two million steps.

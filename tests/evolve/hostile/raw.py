@@ -29,7 +29,7 @@ from types import SimpleNamespace
 
 import numpy  # noqa: F401
 
-from queuesmith.evolve import containment
+from queuesmith.evolve.sandbox import containment
 from queuesmith.request import ENGINE_FIELDS, REQUEST_FIELDS
 
 

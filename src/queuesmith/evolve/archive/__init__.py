@@ -1,0 +1,1 @@
+"""Everything that a run has tried, in one SQLite file."""

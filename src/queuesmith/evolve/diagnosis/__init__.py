@@ -1,0 +1,1 @@
+"""What a finished run found, where its champion loses, and who pays for what it gains."""

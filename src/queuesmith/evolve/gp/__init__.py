@@ -1,0 +1,1 @@
+"""Genetic programming: policies as programs, how they vary, and the proposer that breeds them."""

@@ -1,0 +1,1 @@
+"""Candidates written by a language model: prompts, calls, answers and their budget."""
