@@ -5,10 +5,11 @@ Run in the environment that has vLLM, for all hostile policies or for those that
     requirements/with_vllm.sh python benchmarks/hostile.py [--requests 120] [name ...]
 
 A server with a tiny model is started on the CPU for stock vLLM and for each policy in `HOSTILE`,
-and gets the same requests. Each must be answered in full and ``/health`` be 200 at the end. `schedule`
-may take at most 50 ms of CPU time longer in its slowest step than stock vLLM's; CPU time, since a
-busy machine makes wall time longer under any policy. Policies that `get_policy` refuses never reach
-a server, and are listed as refused. The exit status is 1 if any of this does not hold.
+and gets the same requests. Each must be answered in full and ``/health`` be 200 at the end.
+`schedule` may take at most 50 ms of CPU time longer in its slowest step than stock vLLM's; CPU
+time, since a busy machine makes wall time longer under any policy. Policies that `get_policy`
+refuses never reach a server, and are listed as refused. The exit status is 1 if any of this does
+not hold.
 """
 
 import argparse
