@@ -27,20 +27,21 @@ demo: .venv/installed
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest -m "not vllm" --numprocesses auto --dist loadfile $(PYTEST_ARGS)
-	@VLLM_OPTIONAL=$(if $(VLLM_REQUIRED),,1) $(MAKE) --no-print-directory test-vllm
+	@VLLM_OPTIONAL=$(if $(VLLM_REQUIRED),,1) $(MAKE) --no-print-directory test-vllm \
+	  MAY_CHOOSE_NONE=$(if $(PYTEST_ARGS),1)
 
 # In an environment of its own, since vLLM pins everything. Where that cannot be made it says why and
 # fails, but for `make test` if VLLM_REQUIRED is not set, as it is in .ci/run.
 # The engine runs in a process of its own, as in a server: vLLM does not start beside numba.
 VLLM_ENGINE := tests/vllm/test_vllm_engine.py
-CHOSE_NONE := $(if $(PYTEST_ARGS),5,0)  # what pytest returns when PYTEST_ARGS leaves out all of these
 
 test-vllm:
 	@requirements/with_vllm.sh python -c 'import vllm.v1.core.sched.scheduler'
-	@requirements/with_vllm.sh python -m pytest -m vllm $(VLLM_ENGINE) $(PYTEST_ARGS) \
-	  || [ $$? -eq $(CHOSE_NONE) ]
-	@requirements/with_vllm.sh python -m pytest -m vllm tests/vllm --ignore $(VLLM_ENGINE) \
-	  $(PYTEST_ARGS) || [ $$? -eq $(CHOSE_NONE) ]
+	@chosen=; for files in "$(VLLM_ENGINE)" "tests/vllm --ignore $(VLLM_ENGINE)"; do \
+	  requirements/with_vllm.sh python -m pytest -m vllm $$files $(PYTEST_ARGS); status=$$?; \
+	  case $$status in 0) chosen=1;; 5) $(if $(PYTEST_ARGS),:,exit 5);; *) exit $$status;; esac; \
+	done; \
+	[ -n "$${chosen}$(MAY_CHOOSE_NONE)" ] || { echo 'no test with vLLM was chosen' >&2; exit 5; }
 
 lint: .venv/installed-lint
 	$(BIN)/ruff check .

@@ -273,7 +273,7 @@ def test_every_command_takes_json():
 
 
 def test_tests_that_pages_name_are_there():
-    pages = [DOCS / "background" / f"{name}.md" for name in ("invariants", "proven")]
+    pages = [DOCS / "background" / f"{name}.md" for name in ("promises", "proven")]
     named = {name for page in pages for name in re.findall(r"`(test_\w+)`", page.read_text())}
     defined = {
         name
@@ -283,6 +283,44 @@ def test_tests_that_pages_name_are_there():
 
     assert len(named) > 30
     assert named - defined == set()
+
+
+def promising(page):
+    """Return the sentences of a page with a word that promises, each on one line."""
+    text = re.sub(r"^```.*?^```", "\n\n", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.) ?)", text)
+    sentences = [
+        sentence
+        for block in blocks
+        for sentence in re.split(r"(?<=[.?!:])(?:\*\*)?\s+|\s\|\s", " ".join(block.split()))
+    ]
+    return [each for each in sentences if re.search(r"\b(never|always|cannot|every)\b", each, re.I)]
+
+
+def test_every_promise_is_on_the_page():
+    page = (DOCS / "background" / "promises.md").read_text()
+    table, _, others = page.partition("## Of the pages")[2].partition("## Other uses")
+    rows = re.findall(r"^\| (\w+) \| (.+) \| (`test_.+) \|$", table, flags=re.MULTILINE)
+    listed = {(name, words) for name, words, _ in rows}
+    for line in others.partition("```text\n")[2].partition("```")[0].splitlines():
+        name, _, words = line.partition(": ")
+        listed.add((name, words))
+    pages = [ROOT / "README.md", *sorted((DOCS / "guides").glob("*.md"))]
+    sentences = [(page.stem, sentence) for page in pages for sentence in promising(page)]
+
+    assert len(rows) >= 20
+    missing = [
+        f"{name}: {sentence}"
+        for name, sentence in sentences
+        if not any(name == where and words in sentence for where, words in listed)
+    ]
+    assert missing == []
+    stale = [
+        f"{where}: {words}"
+        for where, words in listed
+        if not any(name == where and words in sentence for name, sentence in sentences)
+    ]
+    assert stale == []
 
 
 def test_figures_of_what_is_proven_are_those_of_the_results_and_the_tests():
