@@ -5,7 +5,7 @@ import numpy as np
 import queuesmith as qs
 
 rng = np.random.default_rng(0)
-num_requests = 1_600
+num_requests = 3_200
 long = rng.random(num_requests) < 0.2  # one request in five brings a document along
 trace = qs.Trace(
     arrival_time=np.cumsum(rng.exponential(size=num_requests)),
