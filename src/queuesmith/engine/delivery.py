@@ -72,16 +72,17 @@ def begin_delivery(s):
 
 
 @njit(forceinline=True, _nrt=False)
-def finish(p, s, w, clients, pool, tables):
+def finish(k, w):
     """Free what a request holds that has produced its last token."""
+    s = k.state
     w.finished_ts = s.now
     w.ended = True
     s.num_finished_now += 1
-    give_back_blocks(p, s, w, pool, tables)
+    give_back_blocks(k, w)
     s.num_ended += 1
     s.steps_at_end = s.num_steps
-    if p.reads_clients:
-        clients[w.client].active -= 1
+    if k.settings.reads_clients:
+        k.clients[w.client].active -= 1
 
 
 @njit(forceinline=True, _nrt=False)
@@ -101,29 +102,32 @@ def note_token(r, s, w, itl):
 
 
 @njit(forceinline=True, _nrt=False)
-def emit_token(r, p, s, w, clients, itl, pool, tables, before):
+def emit_token(k, r, w, before):
     """Give a request its next output token at `now`; tell whether that was its last.
 
     Most had one at the start of the step, `before`: those gaps are counted together.
     """
+    s = k.state
     if r.num_output_tokens > 0 and r.last_token_ts == before:
         s.num_usual_gaps += 1
     else:
-        note_token(r, s, w, itl)
+        note_token(r, s, w, k.itl)
     r.num_output_tokens += 1
     r.last_token_ts = s.now
-    if p.reads_clients:
-        clients[w.client].counter += 2.0
+    if k.settings.reads_clients:
+        k.clients[w.client].counter += 2.0
     if r.num_output_tokens < w.output_len:
         return False
-    finish(p, s, w, clients, pool, tables)
+    finish(k, w)
     return True
 
 
 @njit(_nrt=False)
-def log_step(e, s, lists, log_steps, log_tokens, log_preemptions, start, seconds):
+def log_step(k, start, seconds):
     """Record the step: what was scheduled and what was preempted, in the order it happened."""
-    step = log_steps[s.num_steps]
+    e, s = k.engine, k.state
+    lists = k.lists
+    step = k.log_steps[s.num_steps]
     step.scheduled = s.now
     step.start = start
     step.duration = seconds
@@ -135,27 +139,27 @@ def log_step(e, s, lists, log_steps, log_tokens, log_preemptions, start, seconds
     entry = s.num_entries
     for place in range(s.num_running):
         if lists[TOKENS, place] > 0:
-            log_tokens[entry, 0] = lists[RUNNING, place]
-            log_tokens[entry, 1] = lists[TOKENS, place]
+            k.log_tokens[entry, 0] = lists[RUNNING, place]
+            k.log_tokens[entry, 1] = lists[TOKENS, place]
             entry += 1
     step.end_entry = entry
     for index in range(s.num_preempted):
-        log_preemptions[s.num_preemptions - s.num_preempted + index] = lists[PREEMPTED, index]
+        k.log_preemptions[s.num_preemptions - s.num_preempted + index] = lists[PREEMPTED, index]
     step.end_preemption = s.num_preemptions
 
 
 @njit(_nrt=False)
-def give_back_in_order_of_budget(requests, p, s, work, lists, pool, tables):
+def give_back_in_order_of_budget(k):
     """Free what finishes in this step in the order in which vLLM does, that of the step.
 
     Tokens are handed out in order of admission; only the ring of free blocks knows the difference.
     """
-    for place in range(s.num_running):
-        row = lists[RUNNING, place]
-        r, w = requests[row], work[row]
+    for place in range(k.state.num_running):
+        row = k.lists[RUNNING, place]
+        r, w = k.requests[row], k.work[row]
         missing = r.num_prompt_tokens + r.num_output_tokens - r.num_computed_tokens
-        if lists[TOKENS, place] == missing and r.num_output_tokens + 1 == w.output_len:
-            give_back_blocks(p, s, w, pool, tables)
+        if k.lists[TOKENS, place] == missing and r.num_output_tokens + 1 == w.output_len:
+            give_back_blocks(k, w)
 
 
 @njit(forceinline=True, _nrt=False)
@@ -171,28 +175,16 @@ def count_prefill(s, num_prefill_tokens, seconds):
 
 
 @njit(forceinline=True, _nrt=False)
-def complete_step(
-    requests,
-    e,
-    p,
-    s,
-    work,
-    lists,
-    clients,
-    itl,
-    pool,
-    tables,
-    log_steps,
-    log_tokens,
-    log_preemptions,
-):
+def complete_step(k):
     """Let the step take its time, then hand out tokens and free what has finished.
 
     Returns the number of requests that were scheduled.
     """
+    p, s = k.settings, k.state
+    lists = k.lists
     seconds = step_seconds(p, s.num_prefill_tokens, s.num_decodes, s.kv_tokens, s.attention)
-    if log_steps.shape[0] > 0:
-        log_step(e, s, lists, log_steps, log_tokens, log_preemptions, s.now, seconds)
+    if k.log_steps.shape[0] > 0:
+        log_step(k, s.now, seconds)
     s.num_preempted = 0
     before = s.now
     s.now += seconds
@@ -200,11 +192,11 @@ def complete_step(
     s.num_steps += 1
     num_scheduled = 0
     if s.next_abort < s.num_aborts:  # whoever gives up now was computed for all the same
-        num_scheduled = take_aborts(requests, p, s, work, lists, clients, pool, tables)
+        num_scheduled = take_aborts(k)
     if p.caching and s.out_of_order:
-        give_back_in_order_of_budget(requests, p, s, work, lists, pool, tables)
+        give_back_in_order_of_budget(k)
     if s.num_held > 0 or s.out_of_order:
-        restore_running(s, work, lists)
+        restore_running(k)
     count_prefill(s, s.num_prefill_tokens, seconds)
     kept = 0
     s.num_decoding = 0
@@ -212,18 +204,18 @@ def complete_step(
         row = lists[RUNNING, place]
         new = lists[TOKENS, place]
         if new > 0:
-            r = requests[row]
+            r = k.requests[row]
             num_scheduled += 1
             s.num_computed_tokens += new
             r.num_computed_tokens += new
             if r.num_computed_tokens == r.num_prompt_tokens + r.num_output_tokens:
-                if emit_token(r, p, s, work[row], clients, itl, pool, tables, before):
+                if emit_token(k, r, k.work[row], before):
                     continue
                 s.num_decoding += 1
         lists[RUNNING, kept] = row
         kept += 1
     if s.num_usual_gaps > 0:
-        count_gap(s, itl, s.now - before, s.num_usual_gaps)
+        count_gap(s, k.itl, s.now - before, s.num_usual_gaps)
         s.num_usual_gaps = 0
     s.num_running = kept
     if num_scheduled > 0:
@@ -241,28 +233,30 @@ def is_whole_with(r, w, new):
 
 
 @njit(_nrt=False)
-def put_under_way(requests, e, p, s, work, lists, first, log_steps, log_tokens, log_preemptions):
+def put_under_way(k, first):
     """Keep what was scheduled, in lists from `first` on; its tokens count as computed from now on.
 
     Returns the requests of the step, those whose tokens are all computed by it, and its seconds: 0
     when there is nothing to compute.
     """
+    p, s = k.settings, k.state
+    lists = k.lists
     if p.caching:
         num_whole = 0
         for place in range(s.num_running):  # in order of budget
             row, new = lists[RUNNING, place], lists[TOKENS, place]
-            if new > 0 and is_whole_with(requests[row], work[row], new):
+            if new > 0 and is_whole_with(k.requests[row], k.work[row], new):
                 lists[first + STEP_BUDGET, num_whole] = row
                 num_whole += 1
     if s.num_held > 0 or s.out_of_order:
-        restore_running(s, work, lists)
+        restore_running(k)
     num_scheduled = 0
     s.num_decoding = 0
     for place in range(s.num_running):
         row, new = lists[RUNNING, place], lists[TOKENS, place]
         if new == 0:
             continue
-        r, w = requests[row], work[row]
+        r, w = k.requests[row], k.work[row]
         is_whole = is_whole_with(r, w, new)
         lists[first + STEP_ROWS, num_scheduled] = row
         lists[first + STEP_TOKENS, num_scheduled] = new
@@ -276,41 +270,45 @@ def put_under_way(requests, e, p, s, work, lists, first, log_steps, log_tokens, 
     seconds = 0.0
     if num_scheduled > 0:
         seconds = step_seconds(p, s.num_prefill_tokens, s.num_decodes, s.kv_tokens, s.attention)
-    if log_steps.shape[0] > 0:
+    if k.log_steps.shape[0] > 0:
         start = s.now + s.seconds_under_way if s.is_under_way else s.now
-        log_step(e, s, lists, log_steps, log_tokens, log_preemptions, start, seconds)
+        log_step(k, start, seconds)
     s.num_preempted = 0
     s.num_steps += 1
     s.num_entries += num_scheduled
     return num_scheduled, s.num_decoding, seconds
 
 
-@njit(_nrt=False)
-def deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables, waiting_key):
+@njit(forceinline=True, _nrt=False)
+def deliver(k):
     """Let the step that is under way take its time, and hand out its tokens."""
+    s = k.state
+    work, lists = k.work, k.lists
     first = s.under_way
     before = s.now
     s.now += s.seconds_under_way
     begin_delivery(s)
     if s.next_abort < s.num_aborts:
-        take_aborts(requests, p, s, work, lists, clients, pool, tables)
+        take_aborts(k)
     count_prefill(s, s.prefill_under_way, s.seconds_under_way)
     if s.num_under_way > 0:
         s.step_time = s.seconds_under_way
-    if p.caching:  # blocks are filled and freed in order of budget; others find them in that order
+    if (
+        k.settings.caching
+    ):  # blocks are filled and freed in order of budget; others find them in that order
         for place in range(s.num_whole_under_way):
             row = lists[first + STEP_BUDGET, place]
-            r, w = requests[row], work[row]
+            r, w = k.requests[row], work[row]
             if w.ended or w.stale_tokens > 0:
                 continue
             known = r.num_computed_tokens - (w.placeholders - 1)
-            remember_blocks(p, w, pool, contents, tables, known)
+            remember_blocks(k, w, known)
             if r.num_output_tokens + 1 == w.output_len:
-                give_back_blocks(p, s, w, pool, tables)
+                give_back_blocks(k, w)
     num_ended = s.num_ended
     for place in range(s.num_under_way):
         row = lists[first + STEP_ROWS, place]
-        r, w = requests[row], work[row]
+        r, w = k.requests[row], work[row]
         if w.ended:
             continue
         w.tokens_under_way -= lists[first + STEP_TOKENS, place]
@@ -321,15 +319,15 @@ def deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables
             continue
         if not is_stale:
             w.placeholders -= 1
-        has_finished = emit_token(r, p, s, w, clients, itl, pool, tables, before)
+        has_finished = emit_token(k, r, w, before)
         if is_stale and has_finished:
-            leave_waiting(requests, p, s, work, lists, row)
+            leave_waiting(k, row)
         elif is_stale:
-            grow_waiting(requests, e, p, s, work, lists, clients, row, waiting_key)
+            grow_waiting(k, row)
         elif has_finished:
             s.num_decoding -= w.placeholders
     if s.num_usual_gaps > 0:
-        count_gap(s, itl, s.now - before, s.num_usual_gaps)
+        count_gap(s, k.itl, s.now - before, s.num_usual_gaps)
         s.num_usual_gaps = 0
     if s.num_ended > num_ended:
         kept = 0
@@ -343,41 +341,23 @@ def deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables
         s.peak_backlog_time = 0.0
 
 
-@njit(_nrt=False)
-def overlap(
-    requests,
-    e,
-    p,
-    s,
-    work,
-    lists,
-    clients,
-    itl,
-    pool,
-    contents,
-    tables,
-    log_steps,
-    log_tokens,
-    log_preemptions,
-    waiting_key,
-    is_scheduled,
-):
+@njit(forceinline=True, _nrt=False)
+def overlap(k, is_scheduled):
     """Hand out the step that is under way, and let the one just scheduled, if any, follow it.
 
     Returns the number of requests in both.
     """
+    s = k.state
     num_scheduled = num_whole = num_prefill_tokens = 0
     seconds = 0.0
     first = 2 * FIRST_STEP + NUM_STEP_LISTS - s.under_way  # of the two, the other one
     if is_scheduled:
-        num_scheduled, num_whole, seconds = put_under_way(
-            requests, e, p, s, work, lists, first, log_steps, log_tokens, log_preemptions
-        )
+        num_scheduled, num_whole, seconds = put_under_way(k, first)
         num_prefill_tokens = s.num_prefill_tokens
     num_delivered = 0
     if s.is_under_way:
         num_delivered = s.num_under_way
-        deliver(requests, e, p, s, work, lists, clients, itl, pool, contents, tables, waiting_key)
+        deliver(k)
     s.is_under_way = is_scheduled
     s.under_way = first
     s.num_under_way = num_scheduled

@@ -25,16 +25,17 @@ from queuesmith.engine.waiting import nobody_fits, note_backlog
 
 
 @njit(forceinline=True, _nrt=False)
-def can_jump(requests, p, s, work, lists, pool, contents, tables):
+def can_jump(k):
     """Tell whether everybody in `running` decodes, with nobody to be admitted beside them.
 
     If scheduling is asynchronous, the step under way gives each of them a token.
     """
+    p, s = k.settings, k.state
     if s.num_running == 0 or s.num_decoding < s.num_running or s.num_running > p.token_budget:
         return False
     if p.async_scheduling and p.caching and p.has_victim_key:
         return False  # blocks are filled and freed in another order than that of `running`
-    return nobody_fits(requests, p, s, work, lists, pool, contents, tables)
+    return nobody_fits(k)
 
 
 @njit(forceinline=True, _nrt=False)
@@ -44,16 +45,18 @@ def is_ending_after(r, w, num_steps):
 
 
 @njit(forceinline=True, _nrt=False)
-def note_unusual_tokens(requests, s, work, lists, itl, before):
+def note_unusual_tokens(k, before):
     """Note first tokens, and gaps of those whose token before did not come at `before`."""
+    s = k.state
+    requests = k.requests
     for place in range(s.num_running):
-        row = lists[RUNNING, place]
+        row = k.lists[RUNNING, place]
         if requests[row].num_output_tokens == 0 or requests[row].last_token_ts != before:
-            note_token(requests[row], s, work[row], itl)
+            note_token(requests[row], s, k.work[row], k.itl)
 
 
 @njit(forceinline=True, _nrt=False)
-def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, residues):
+def jump(k):
     """Take all steps up to the next event at once, when the batch is decodes that cannot change.
 
     Events are an arrival, a client that gives up, a finish, KV blocks running out and `until`;
@@ -62,7 +65,10 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
     round schedules a step and hands out the tokens of the one before it, and the last may leave out
     who is ending. Returns whether any step was taken.
     """
-    if not can_jump(requests, p, s, work, lists, pool, contents, tables):
+    p, s = k.settings, k.state
+    requests, work, lists = k.requests, k.work, k.lists
+    residues = k.residues
+    if not can_jump(k):
         return False
     num_running, is_async = s.num_running, p.async_scheduling
     residues[:] = 0
@@ -89,7 +95,7 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
     next_arrival = np.inf
     if s.next_row < s.num_rows:
         next_arrival = requests[s.next_row].arrival_time
-    next_abort = next_abort_time(s, work, lists)
+    next_abort = next_abort_time(k)
     caching, until, block_size = p.caching, s.until, p.block_size
     note_backlog(s)
     num_decodes = num_running
@@ -118,13 +124,13 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
         s.now += seconds
         s.step_time = seconds
         begin_delivery(s)
-        count_gap(s, itl, s.now - before, num_running - num_unusual)
+        count_gap(s, k.itl, s.now - before, num_running - num_unusual)
         if is_async:
             s.seconds_under_way = scheduled
             count_prefill(s, s.prefill_under_way, seconds)
             s.prefill_under_way = 0
             if num_unusual > 0:
-                note_unusual_tokens(requests, s, work, lists, itl, before)
+                note_unusual_tokens(k, before)
                 num_unusual = 0
         kv_tokens += num_running
         num_steps += 1
@@ -158,9 +164,9 @@ def jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, resi
         r.last_token_ts = s.now
         w.blocks += more_blocks(r.num_computed_tokens, w.blocks, block_size)
         if p.reads_clients:
-            clients[w.client].counter += 2.0 * num_steps
+            k.clients[w.client].counter += 2.0 * num_steps
         if r.num_output_tokens == w.output_len:
-            finish(p, s, w, clients, pool, tables)
+            finish(k, w)
             continue
         lists[RUNNING, kept] = row
         kept += 1

@@ -5,8 +5,8 @@ Read `run` first: it is one step in order. The rules are those of vLLM 0.32.0's
 here knows a string, raises, or allocates inside the loop; an exception that a policy raises passes
 through, and `fault_hook` and `fault_row` of the state say what it was asked.
 
-The parts are in `kv_blocks`, `waiting`, `running`, `messages`, `delivery` and `jump`. All take
-arrays as arguments of their own, since every use of one in a tuple costs an atomic reference count.
+The parts are in `kv_blocks`, `waiting`, `running`, `messages`, `delivery` and `jump`. All take one
+bundle, `Kernel`; none counts references (``_nrt=False``), so that a use of an array in it is free.
 """
 
 from contextlib import suppress
@@ -34,6 +34,7 @@ from queuesmith.engine.state import (
     STATE_DTYPE,
     STEP_DTYPE,
     WORK_DTYPE,
+    Kernel,
 )
 from queuesmith.engine.waiting import observe, schedule_waiting
 from queuesmith.request import ENGINE_DTYPE, REQUEST_DTYPE
@@ -81,52 +82,20 @@ def next_start(requests, s):
 
 
 @njit(forceinline=True, _nrt=False)
-def schedule(
-    requests,
-    e,
-    p,
-    s,
-    work,
-    lists,
-    clients,
-    pool,
-    contents,
-    tables,
-    waiting_key,
-    victim_key,
-    admit,
-    hold,
-):
+def schedule(k):
     """Decide what one step computes: the policy's questions, then vLLM's rules."""
-    observe(requests, e, p, s, lists)
+    p, s = k.settings, k.state
+    observe(k)
     s.keys_are_fresh = False
     if p.has_hold:
-        set_aside_held(requests, e, p, s, work, lists, clients, hold)
+        set_aside_held(k)
     if p.preemptive and s.num_waiting > 0 and s.num_running + s.num_held >= p.seats:
-        displace(
-            requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, admit
-        )
-    if p.has_victim_key and order_matters(requests, p, s, work, lists):
-        order_by_victim_key(requests, e, p, s, work, lists, clients, victim_key)
-    budget, preempted = schedule_running(
-        requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key
-    )
+        displace(k)
+    if p.has_victim_key and order_matters(k):
+        order_by_victim_key(k)
+    budget, preempted = schedule_running(k)
     if not preempted:
-        schedule_waiting(
-            requests,
-            e,
-            p,
-            s,
-            work,
-            lists,
-            clients,
-            pool,
-            contents,
-            tables,
-            waiting_key,
-            admit,
-            budget,
-        )
+        schedule_waiting(k, budget)
 
 
 PARTS = ("kv_blocks", "waiting", "running", "messages", "delivery", "jump", "state")
@@ -222,7 +191,29 @@ def run(
         (no request finished in `MAX_STEPS_WITHOUT_FINISH` steps and ten context windows of them) or
         ``PAUSED``.
     """
-    p, s, e = settings[0], state[0], engine[0]
+    p, s = settings[0], state[0]
+    k = Kernel(
+        requests,
+        engine[0],
+        p,
+        s,
+        work,
+        lists,
+        clients,
+        itl,
+        pool,
+        contents,
+        tables,
+        residues,
+        log_steps,
+        log_tokens,
+        log_preemptions,
+        waiting_key,
+        victim_key,
+        admit,
+        hold,
+        reject,
+    )
     while s.num_ended < s.num_rows:
         start = next_start(requests, s)
         if start >= s.until:
@@ -231,72 +222,17 @@ def run(
             return PAUSED
         s.allowance -= 1
         s.now = start
-        take_messages(
-            requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, reject
-        )
-        if (
-            p.jump
-            and not p.has_hold
-            and jump(requests, p, s, work, lists, clients, itl, pool, contents, tables, residues)
-        ):
+        take_messages(k)
+        if p.jump and not p.has_hold and jump(k):
             continue
         somebody = s.num_running > 0 or s.num_waiting > 0
         if not somebody and not s.is_under_way:
             continue  # whoever came was turned away, or has given up already
         if somebody:
-            schedule(
-                requests,
-                e,
-                p,
-                s,
-                work,
-                lists,
-                clients,
-                pool,
-                contents,
-                tables,
-                waiting_key,
-                victim_key,
-                admit,
-                hold,
-            )
+            schedule(k)
         note_state(s)
         num_scheduled = 0
-        if p.async_scheduling:
-            num_scheduled = overlap(
-                requests,
-                e,
-                p,
-                s,
-                work,
-                lists,
-                clients,
-                itl,
-                pool,
-                contents,
-                tables,
-                log_steps,
-                log_tokens,
-                log_preemptions,
-                waiting_key,
-                somebody,
-            )
-        else:
-            num_scheduled = complete_step(
-                requests,
-                e,
-                p,
-                s,
-                work,
-                lists,
-                clients,
-                itl,
-                pool,
-                tables,
-                log_steps,
-                log_tokens,
-                log_preemptions,
-            )
+        num_scheduled = overlap(k, somebody) if p.async_scheduling else complete_step(k)
         s.num_empty_steps = 0 if num_scheduled > 0 else s.num_empty_steps + 1
         if s.num_empty_steps >= MAX_EMPTY_STEPS:
             return STALLED

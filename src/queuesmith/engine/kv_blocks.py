@@ -64,36 +64,38 @@ def forget(pool, contents, block):
 
 
 @njit(_nrt=False)
-def take_named(w, pool, contents, tables, num_blocks):
+def take_named(k, w, num_blocks):
     """Take free blocks from the front of the ring; they lose their content."""
+    pool = k.pool
     for place in range(w.blocks, w.blocks + num_blocks):
         block = pool[0].next
         unlink_free(pool, block)
         if pool[block].content >= 0:
-            forget(pool, contents, block)
+            forget(pool, k.contents, block)
         pool[block].num_holders = 1
-        tables[BLOCK, w.table + place] = block
+        k.tables[BLOCK, w.table + place] = block
 
 
 @njit(forceinline=True, _nrt=False)
-def take_blocks(p, s, w, pool, contents, tables, num_blocks):
+def take_blocks(k, w, num_blocks):
     """Give a request more free blocks."""
-    s.num_free_blocks -= num_blocks
-    if p.caching:
-        take_named(w, pool, contents, tables, num_blocks)
+    k.state.num_free_blocks -= num_blocks
+    if k.settings.caching:
+        take_named(k, w, num_blocks)
     w.blocks += num_blocks
 
 
 @njit(_nrt=False)
-def share_blocks(p, s, w, pool, contents, tables, num_hits):
+def share_blocks(k, w, num_hits):
     """Let a request begin with the blocks that hold its first contents."""
+    pool = k.pool
     for place in range(num_hits):
-        block = contents[tables[CONTENT, w.table + place]].oldest
+        block = k.contents[k.tables[CONTENT, w.table + place]].oldest
         if pool[block].num_holders == 0:
             unlink_free(pool, block)
-            s.num_free_blocks -= 1
+            k.state.num_free_blocks -= 1
         pool[block].num_holders += 1
-        tables[BLOCK, w.table + place] = block
+        k.tables[BLOCK, w.table + place] = block
     w.blocks = num_hits
     w.remembered = num_hits
 
@@ -121,19 +123,22 @@ def give_back_named(w, pool, tables):
 
 
 @njit(forceinline=True, _nrt=False)
-def give_back_blocks(p, s, w, pool, tables):
+def give_back_blocks(k, w):
     """Free all blocks of a request that no other one holds."""
-    s.num_free_blocks += give_back_named(w, pool, tables) if p.caching else w.blocks
+    k.state.num_free_blocks += (
+        give_back_named(w, k.pool, k.tables) if k.settings.caching else w.blocks
+    )
     w.blocks = 0
     w.remembered = 0
 
 
 @njit(_nrt=False)
-def remember_named(w, pool, contents, tables, num_full):
+def remember_named(k, w, num_full):
     """Note what each of a request's blocks holds that has become full."""
+    pool, contents = k.pool, k.contents
     for place in range(w.remembered, num_full):
-        block = tables[BLOCK, w.table + place]
-        content = tables[CONTENT, w.table + place]
+        block = k.tables[BLOCK, w.table + place]
+        content = k.tables[CONTENT, w.table + place]
         newest = contents[content].newest
         pool[block].content = content
         pool[block].older = newest
@@ -147,10 +152,11 @@ def remember_named(w, pool, contents, tables, num_full):
 
 
 @njit(forceinline=True, _nrt=False)
-def remember_blocks(p, w, pool, contents, tables, num_tokens):
+def remember_blocks(k, w, num_tokens):
     """Note what the blocks hold that the first `num_tokens` of a request fill."""
+    p = k.settings
     if p.caching:
-        remember_named(w, pool, contents, tables, num_tokens // p.block_size)
+        remember_named(k, w, num_tokens // p.block_size)
 
 
 @njit(_nrt=False)

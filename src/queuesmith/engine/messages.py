@@ -11,45 +11,48 @@ from queuesmith.request import AVERAGE_WEIGHT
 
 
 @njit(_nrt=False)
-def exceeds_limits(requests, p, s, work, lists, row):
+def exceeds_limits(k, row):
     """Tell whether vLLM's API server turns an arrival away, by what it knew at that time.
 
     It has met all messages since, and has heard of what came at the ends of steps until then: what
     came `now` it had not heard of, unless the request comes `now` as well.
     """
-    arrival_time = requests[row].arrival_time
+    p, s = k.settings, k.state
+    arrival_time = k.requests[row].arrival_time
     num_unfinished = s.next_row - 1 - s.num_ended
     queued_tokens = s.queued_prompt_tokens
     if arrival_time < s.now:
         num_unfinished += s.num_finished_now
         queued_tokens += s.first_prompt_tokens_now
         for place in range(s.num_left):
-            other = lists[LEFT, place]
-            if work[other].abort_time >= arrival_time:
+            other = k.lists[LEFT, place]
+            if k.work[other].abort_time >= arrival_time:
                 num_unfinished += 1
-                if np.isnan(work[other].first_token_ts):
-                    queued_tokens += requests[other].num_prompt_tokens
+                if np.isnan(k.work[other].first_token_ts):
+                    queued_tokens += k.requests[other].num_prompt_tokens
     return num_unfinished >= p.max_num_queued_reqs or queued_tokens >= p.max_num_queued_tokens
 
 
 @njit(forceinline=True, _nrt=False)
-def is_rejected(requests, e, p, s, work, lists, clients, pool, contents, tables, row, reject):
+def is_rejected(k, row):
     """Tell whether an arrival is turned away, by vLLM's limits or by the policy."""
-    if p.has_limits and exceeds_limits(requests, p, s, work, lists, row):
+    p = k.settings
+    requests = k.requests
+    if p.has_limits and exceeds_limits(k, row):
         return True
     if not p.has_reject:
         return False
-    observe(requests, e, p, s, lists)
-    num_hits, _ = find_hits(requests[row], p, work[row], pool, contents, tables)
+    observe(k)
+    num_hits, _ = find_hits(requests[row], p, k.work[row], k.pool, k.contents, k.tables)
     requests[row].num_uncached_tokens = requests[row].num_prompt_tokens - num_hits * p.block_size
-    return ask_flag(requests, e, p, s, work, clients, REJECT, row, reject)
+    return ask_flag(k, REJECT, row, k.reject)
 
 
 @njit(forceinline=True, _nrt=False)
-def take_arrival(
-    requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, reject
-):
+def take_arrival(k):
     """Let the next request join `waiting`; a returning client's counter is lifted."""
+    s = k.state
+    requests, work, clients = k.requests, k.work, k.clients
     row = s.next_row
     arrival_time = requests[row].arrival_time
     if row == 1:
@@ -60,14 +63,14 @@ def take_arrival(
     s.prompt_tokens_seen += requests[row].num_prompt_tokens
     s.next_row += 1
     work[row].prefill_at_arrival = s.prefill_tokens
-    if is_rejected(requests, e, p, s, work, lists, clients, pool, contents, tables, row, reject):
+    if is_rejected(k, row):
         work[row].rejected_ts = s.now
         work[row].ended = True
         s.num_ended += 1
         s.steps_at_end = s.num_steps
         return
     s.queued_prompt_tokens += requests[row].num_prompt_tokens
-    if p.reads_clients:
+    if k.settings.reads_clients:
         client = work[row].client
         if clients[client].active == 0:
             least = np.inf
@@ -77,82 +80,84 @@ def take_arrival(
             if least < np.inf:
                 clients[client].counter = max(clients[client].counter, least)
         clients[client].active += 1
-    enter_waiting(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key)
+    enter_waiting(k, row)
 
 
 @njit(_nrt=False)
-def abort(requests, p, s, work, lists, clients, pool, tables, row):
+def abort(k, row):
     """Forget a request whose client has given up, with the KV it holds.
 
     Returns the tokens it has in the step that ends.
     """
-    w = work[row]
+    s = k.state
+    w = k.work[row]
     tokens = 0
     if w.blocks > 0:
-        tokens = leave_running(s, lists, row)
-        give_back_blocks(p, s, w, pool, tables)
+        tokens = leave_running(s, k.lists, row)
+        give_back_blocks(k, w)
         s.num_decoding = 0  # nothing is jumped over until a step has counted anew
     else:
-        leave_waiting(requests, p, s, work, lists, row)
+        leave_waiting(k, row)
     if np.isnan(w.first_token_ts):
-        s.queued_prompt_tokens -= requests[row].num_prompt_tokens
-    lists[LEFT, s.num_left] = row
+        s.queued_prompt_tokens -= k.requests[row].num_prompt_tokens
+    k.lists[LEFT, s.num_left] = row
     s.num_left += 1
     w.aborted_ts = w.abort_time
     w.ended = True
     s.num_ended += 1
     s.steps_at_end = s.num_steps
-    if p.reads_clients:
-        clients[w.client].active -= 1
+    if k.settings.reads_clients:
+        k.clients[w.client].active -= 1
     return tokens
 
 
 @njit(forceinline=True, _nrt=False)
-def next_abort_time(s, work, lists):
+def next_abort_time(k):
     """Return when the next client gives up, unless it has been served by then; +inf for never."""
-    while s.next_abort < s.num_aborts and work[lists[ABORTS, s.next_abort]].ended:
+    s = k.state
+    while s.next_abort < s.num_aborts and k.work[k.lists[ABORTS, s.next_abort]].ended:
         s.next_abort += 1
     if s.next_abort == s.num_aborts:
         return np.inf
-    return work[lists[ABORTS, s.next_abort]].abort_time
+    return k.work[k.lists[ABORTS, s.next_abort]].abort_time
 
 
 @njit(forceinline=True, _nrt=False)
-def take_messages(
-    requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, reject
-):
+def take_messages(k):
     """Take in what was sent up to now, between two steps."""
+    s = k.state
     while True:
-        abort_time = next_abort_time(s, work, lists)
+        abort_time = next_abort_time(k)
         arrival_time = np.inf
         if s.next_row < s.num_rows:
-            arrival_time = requests[s.next_row].arrival_time
+            arrival_time = k.requests[s.next_row].arrival_time
         if min(arrival_time, abort_time) > s.now:
             return
         if arrival_time <= abort_time:
-            take_arrival(
-                requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, reject
-            )
+            take_arrival(k)
         else:
-            row = lists[ABORTS, s.next_abort]
-            abort(requests, p, s, work, lists, clients, pool, tables, row)
+            row = k.lists[ABORTS, s.next_abort]
+            abort(k, row)
 
 
 @njit(_nrt=False)
-def take_aborts(requests, p, s, work, lists, clients, pool, tables):
+def take_aborts(k):
     """Take in who has given up while a step was computed, before its tokens are handed out.
 
     vLLM looks for these alone then; whoever came and left during the step is met after it. Returns
     how many of them had tokens in the step.
     """
+    s = k.state
     num_scheduled = 0
     for place in range(s.next_abort, s.num_aborts):
-        row = lists[ABORTS, place]
-        if work[row].abort_time > s.now:
+        row = k.lists[ABORTS, place]
+        if k.work[row].abort_time > s.now:
             break
-        if row < s.next_row and not work[row].ended:
-            tokens = abort(requests, p, s, work, lists, clients, pool, tables, row)
-            if tokens > 0 and not p.async_scheduling:  # which counts them when they are scheduled
+        if row < s.next_row and not k.work[row].ended:
+            tokens = abort(k, row)
+            if (
+                tokens > 0 and not k.settings.async_scheduling
+            ):  # which counts them when they are scheduled
                 num_scheduled += 1
                 s.num_computed_tokens += tokens
     return num_scheduled

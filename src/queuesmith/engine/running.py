@@ -27,13 +27,15 @@ from queuesmith.engine.waiting import (
 
 
 @njit(_nrt=False)
-def set_aside_held(requests, e, p, s, work, lists, clients, hold):
+def set_aside_held(k):
     """Move requests that `hold` names from `running` to `held`, unless nobody would stay."""
+    s = k.state
+    lists = k.lists
     kept = 0
     s.num_held = 0
     for place in range(s.num_running):
         row = lists[RUNNING, place]
-        if ask_flag(requests, e, p, s, work, clients, HOLD, row, hold):
+        if ask_flag(k, HOLD, row, k.hold):
             lists[HELD, s.num_held] = row
             s.num_held += 1
         else:
@@ -49,20 +51,21 @@ def set_aside_held(requests, e, p, s, work, lists, clients, hold):
 
 
 @njit(_nrt=False)
-def preempt(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key):
+def preempt(k, row):
     """Take all KV blocks of a request that has left `running` and let it wait again."""
-    r = requests[row]
-    w = work[row]
-    give_back_blocks(p, s, w, pool, tables)
+    s = k.state
+    r = k.requests[row]
+    w = k.work[row]
+    give_back_blocks(k, w)
     w.stale_tokens = w.tokens_under_way
     w.placeholders = 0
     s.num_recomputed_tokens += r.num_computed_tokens
     r.num_computed_tokens = 0
     r.num_preemptions += 1
-    lists[PREEMPTED, s.num_preempted] = row
+    k.lists[PREEMPTED, s.num_preempted] = row
     s.num_preempted += 1
     s.num_preemptions += 1
-    enter_waiting(requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key)
+    enter_waiting(k, row)
 
 
 @njit(forceinline=True, _nrt=False)
@@ -73,34 +76,36 @@ def is_ending(r, w):
 
 
 @njit(_nrt=False)
-def displace(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, admit):
+def displace(k):
     """Let the best waiting requests take the seats of the worst running ones.
 
     The j-th best admissible waiting request displaces the j-th worst running one while its key is
     strictly smaller. Candidates are popped to look at them and pushed back.
     """
-    rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit)
+    s = k.state
+    work, lists = k.work, k.lists
+    rank_waiting(k)
     for place in range(s.num_running):
         row = lists[RUNNING, place]
-        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+        work[row].key = ask_key(k, WAITING_KEY, row, k.waiting_key)
     num_candidates = s.num_candidates
     num_displaced = 0
     while s.num_candidates > 0:
         if work[lists[WAITING, 0]].stale_tokens > 0:  # could not take a seat in this step
-            pop_candidate(s, work, lists)
+            pop_candidate(k)
             continue
         worst = -1
         for place in range(s.num_running):
             row = lists[RUNNING, place]
-            if requests[row].num_output_tokens <= work[row].output_at_admission:
+            if k.requests[row].num_output_tokens <= work[row].output_at_admission:
                 continue  # no token since its admission: without this rule two could swap forever
-            if is_ending(requests[row], work[row]):
+            if is_ending(k.requests[row], work[row]):
                 continue  # its seat is about to be free
             if worst < 0 or work[row].key >= work[lists[RUNNING, worst]].key:
                 worst = place
         if worst < 0 or not work[lists[WAITING, 0]].key < work[lists[RUNNING, worst]].key:
             break
-        pop_candidate(s, work, lists)
+        pop_candidate(k)
         lists[SCRATCH, num_displaced] = lists[RUNNING, worst]
         num_displaced += 1
         for place in range(worst, s.num_running - 1):
@@ -110,20 +115,7 @@ def displace(requests, e, p, s, work, lists, clients, pool, contents, tables, wa
         s.num_candidates += 1
         sift_up(work, lists, s.num_candidates - 1)
     for index in range(num_displaced):
-        preempt(
-            requests,
-            e,
-            p,
-            s,
-            work,
-            lists,
-            clients,
-            pool,
-            contents,
-            tables,
-            lists[SCRATCH, index],
-            waiting_key,
-        )
+        preempt(k, lists[SCRATCH, index])
 
 
 @njit(forceinline=True, _nrt=False)
@@ -139,23 +131,24 @@ def num_new_tokens(r, w, p, most, budget):
 
 
 @njit(forceinline=True, _nrt=False)
-def order_matters(requests, p, s, work, lists):
+def order_matters(k):
     """Tell whether blocks or budget are too short for all of `running`.
 
     Otherwise every order gives everybody the same, and sorting can be left out; but under prefix
     caching the order also says which of two blocks with one content was cached first.
     """
+    p, s = k.settings, k.state
     if p.caching:
         return True
     most = most_tokens_per_request(p, s)
     budget = p.token_budget
     free = s.num_free_blocks
     for place in range(s.num_running):
-        row = lists[RUNNING, place]
-        new = num_new_tokens(requests[row], work[row], p, most, p.token_budget)
+        row = k.lists[RUNNING, place]
+        new = num_new_tokens(k.requests[row], k.work[row], p, most, p.token_budget)
         budget -= 1 if p.instant_prefill else new
-        num_tokens = requests[row].num_computed_tokens + new
-        free -= more_blocks(num_tokens, work[row].blocks, p.block_size)
+        num_tokens = k.requests[row].num_computed_tokens + new
+        free -= more_blocks(num_tokens, k.work[row].blocks, p.block_size)
         if budget < 0 or free < 0:
             return True
     return False
@@ -169,9 +162,10 @@ def stands_before(work, row, other):
 
 
 @njit(_nrt=False)
-def sort_running(s, work, lists):
+def sort_running(k):
     """Sort `running` by (order, admission): a heap sort, which needs no memory of its own."""
-    size = s.num_running
+    lists = k.lists
+    size = k.state.num_running
     for start in range(size // 2 - 1 + size, -1, -1):
         # First the heap is built from the last parent up, then its root is taken again and again.
         if start >= size:
@@ -184,10 +178,10 @@ def sort_running(s, work, lists):
         while 2 * place + 1 < end:
             child = 2 * place + 1
             if child + 1 < end and stands_before(
-                work, lists[RUNNING, child], lists[RUNNING, child + 1]
+                k.work, lists[RUNNING, child], lists[RUNNING, child + 1]
             ):
                 child += 1
-            if not stands_before(work, row, lists[RUNNING, child]):
+            if not stands_before(k.work, row, lists[RUNNING, child]):
                 break
             lists[RUNNING, place] = lists[RUNNING, child]
             place = child
@@ -195,12 +189,13 @@ def sort_running(s, work, lists):
 
 
 @njit(_nrt=False)
-def order_by_victim_key(requests, e, p, s, work, lists, clients, victim_key):
+def order_by_victim_key(k):
     """Sort `running` by (victim_key, admission), so that the victim stands last."""
+    s = k.state
     for place in range(s.num_running):
-        row = lists[RUNNING, place]
-        work[row].order = ask_key(requests, e, p, s, work, clients, VICTIM_KEY, row, victim_key)
-    sort_running(s, work, lists)
+        row = k.lists[RUNNING, place]
+        k.work[row].order = ask_key(k, VICTIM_KEY, row, k.victim_key)
+    sort_running(k)
     s.out_of_order = True
 
 
@@ -214,11 +209,11 @@ def remove_running(s, lists, place):
 
 
 @njit(_nrt=False)
-def find_priority_victim(requests, s, lists):
+def find_priority_victim(k):
     """Return the place of the largest (priority, arrival); ties go to the earlier place."""
     victim = 0
-    for place in range(1, s.num_running):
-        a, b = requests[lists[RUNNING, place]], requests[lists[RUNNING, victim]]
+    for place in range(1, k.state.num_running):
+        a, b = k.requests[k.lists[RUNNING, place]], k.requests[k.lists[RUNNING, victim]]
         if a.priority > b.priority or (
             a.priority == b.priority and a.arrival_time > b.arrival_time
         ):
@@ -227,11 +222,13 @@ def find_priority_victim(requests, s, lists):
 
 
 @njit(forceinline=True, _nrt=False)
-def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key):
+def schedule_running(k):
     """Give running requests their tokens, preempting when KV blocks run out.
 
     Returns the budget that is left and whether anybody was preempted.
     """
+    p, s = k.settings, k.state
+    lists = k.lists
     most = most_tokens_per_request(p, s)
     budget = p.token_budget
     preempted = False
@@ -243,7 +240,7 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
     place = 0
     while place < s.num_running and budget > 0:
         row = lists[RUNNING, place]
-        r, w = requests[row], work[row]
+        r, w = k.requests[row], k.work[row]
         computed = r.num_computed_tokens
         if (
             is_plain
@@ -268,18 +265,16 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
         while more > s.num_free_blocks:
             victim_place = s.num_running - 1
             if p.priority_victims and not p.has_victim_key:
-                victim_place = find_priority_victim(requests, s, lists)
+                victim_place = find_priority_victim(k)
             victim = lists[RUNNING, victim_place]
             if victim_place < place:
                 refund = lists[TOKENS, victim_place]
                 if refund > 0:
-                    count_scheduled(p, s, requests[victim], work[victim], refund, -1)
+                    count_scheduled(p, s, k.requests[victim], k.work[victim], refund, -1)
                     budget += 1 if p.instant_prefill else refund
                 place -= 1
             remove_running(s, lists, victim_place)
-            preempt(
-                requests, e, p, s, work, lists, clients, pool, contents, tables, victim, waiting_key
-            )
+            preempt(k, victim)
             preempted = True
             if victim == row:
                 fits = False
@@ -288,9 +283,9 @@ def schedule_running(requests, e, p, s, work, lists, clients, pool, contents, ta
             if p.passes_preempted:  # the next request has moved up to this place
                 continue
             break
-        take_blocks(p, s, w, pool, contents, tables, more)
+        take_blocks(k, w, more)
         known = min(computed + new, r.num_prompt_tokens + r.num_output_tokens)
-        remember_blocks(p, w, pool, contents, tables, known)
+        remember_blocks(k, w, known)
         count_scheduled(p, s, r, w, new, 1)
         budget -= 1 if p.instant_prefill else new
         place += 1
@@ -320,8 +315,10 @@ def leave_running(s, lists, row):
 
 
 @njit(_nrt=False)
-def restore_running(s, work, lists):
+def restore_running(k):
     """Return what was held to `running` and `running` to admission order, with its tokens."""
+    s = k.state
+    lists = k.lists
     for index in range(s.num_held):
         lists[RUNNING, s.num_running] = lists[HELD, index]
         lists[TOKENS, s.num_running] = 0
@@ -329,9 +326,9 @@ def restore_running(s, work, lists):
     s.num_held = 0
     s.out_of_order = False
     for place in range(s.num_running):
-        w = work[lists[RUNNING, place]]
+        w = k.work[lists[RUNNING, place]]
         w.order = 0.0
         w.tokens = lists[TOKENS, place]
-    sort_running(s, work, lists)
+    sort_running(k)
     for place in range(s.num_running):
-        lists[TOKENS, place] = work[lists[RUNNING, place]].tokens
+        lists[TOKENS, place] = k.work[lists[RUNNING, place]].tokens

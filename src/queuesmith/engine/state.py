@@ -4,6 +4,8 @@ All of it is NumPy records, because a compiled function takes a record array as 
 reads its fields without a reference count.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 #: Settings of one run, in one row.
@@ -246,3 +248,28 @@ LINE_DTYPE = np.dtype(
 
 # Rows of `placed`: the replica that a request was sent to, and its row there.
 PLACED_REPLICA, PLACED_ROW = range(2)
+
+
+class Kernel(NamedTuple):
+    """All that one engine's step works on; `engine.kernel.run` gives shapes and meanings."""
+
+    requests: Any
+    engine: Any
+    settings: Any
+    state: Any
+    work: Any
+    lists: Any
+    clients: Any
+    itl: Any
+    pool: Any
+    contents: Any
+    tables: Any
+    residues: Any
+    log_steps: Any
+    log_tokens: Any
+    log_preemptions: Any
+    waiting_key: Any
+    victim_key: Any
+    admit: Any
+    hold: Any
+    reject: Any

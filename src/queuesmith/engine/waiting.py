@@ -57,31 +57,32 @@ def sift_down(work, lists, size, place):
 
 
 @njit(forceinline=True, _nrt=False)
-def show(requests, p, s, work, clients, hook, row):
+def show(k, hook, row):
     """Bring a row up to date that a hook is about to be asked about."""
+    p, s = k.settings, k.state
     s.allowance -= 1
     s.fault_hook = hook
     s.fault_row = row
     if p.reads_clients:
-        requests[row].client_tokens = clients[work[row].client].counter
+        k.requests[row].client_tokens = k.clients[k.work[row].client].counter
     if p.reads_prefill:
-        since = s.prefill_tokens - work[row].prefill_at_arrival
-        requests[row].prefill_tokens_since_arrival = since
+        since = s.prefill_tokens - k.work[row].prefill_at_arrival
+        k.requests[row].prefill_tokens_since_arrival = since
 
 
 @njit(forceinline=True, _nrt=False)
-def ask_key(requests, e, p, s, work, clients, hook, row, key):
+def ask_key(k, hook, row, key):
     """Ask a key hook about one row; NaN counts as +inf."""
-    show(requests, p, s, work, clients, hook, row)
-    value = key(requests[row], e)
+    show(k, hook, row)
+    value = key(k.requests[row], k.engine)
     return np.inf if np.isnan(value) else value
 
 
 @njit(forceinline=True, _nrt=False)
-def ask_flag(requests, e, p, s, work, clients, hook, row, flag):
+def ask_flag(k, hook, row, flag):
     """Ask `admit` or `hold` about one row."""
-    show(requests, p, s, work, clients, hook, row)
-    return flag(requests[row], e)
+    show(k, hook, row)
+    return flag(k.requests[row], k.engine)
 
 
 @njit(forceinline=True, _nrt=False)
@@ -91,21 +92,21 @@ def arrival_us(requests, r):
 
 
 @njit(forceinline=True, _nrt=False)
-def enter_waiting(
-    requests, e, p, s, work, lists, clients, pool, contents, tables, row, waiting_key
-):
+def enter_waiting(k, row):
     """Add a request, new or preempted, to `waiting`."""
-    r = requests[row]
-    num_hits, _ = find_hits(r, p, work[row], pool, contents, tables)
+    p, s = k.settings, k.state
+    work = k.work
+    r = k.requests[row]
+    num_hits, _ = find_hits(r, p, work[row], k.pool, k.contents, k.tables)
     r.num_uncached_tokens = r.num_prompt_tokens + r.num_output_tokens - num_hits * p.block_size
     s.waiting_tokens += r.num_uncached_tokens
-    s.waiting_arrivals_us += arrival_us(requests, r)
-    lists[WAITING, s.num_waiting] = row
+    s.waiting_arrivals_us += arrival_us(k.requests, r)
+    k.lists[WAITING, s.num_waiting] = row
     s.num_waiting += 1
     if p.keeps_heap:
-        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+        work[row].key = ask_key(k, WAITING_KEY, row, k.waiting_key)
         s.num_candidates = s.num_waiting
-        sift_up(work, lists, s.num_waiting - 1)
+        sift_up(work, k.lists, s.num_waiting - 1)
 
 
 @njit(_nrt=False)
@@ -118,50 +119,58 @@ def find_waiting(s, lists, row):
 
 
 @njit(_nrt=False)
-def leave_waiting(requests, p, s, work, lists, row):
+def leave_waiting(k, row):
     """Take a request that has ended off `waiting`, between steps."""
+    s = k.state
+    requests, lists = k.requests, k.lists
     place = find_waiting(s, lists, row)
     s.num_waiting -= 1
     lists[WAITING, place] = lists[WAITING, s.num_waiting]
     s.waiting_tokens -= requests[row].num_uncached_tokens
     s.waiting_arrivals_us -= arrival_us(requests, requests[row])
-    if p.keeps_heap:
+    if k.settings.keeps_heap:
         s.num_candidates = s.num_waiting
         if place < s.num_waiting:
-            sift_up(work, lists, place)
-            sift_down(work, lists, s.num_waiting, place)
+            sift_up(k.work, lists, place)
+            sift_down(k.work, lists, s.num_waiting, place)
 
 
 @njit(_nrt=False)
-def grow_waiting(requests, e, p, s, work, lists, clients, row, waiting_key):
+def grow_waiting(k, row):
     """Take note of a token that came for a request after its preemption."""
-    requests[row].num_uncached_tokens += 1
+    s = k.state
+    work, lists = k.work, k.lists
+    k.requests[row].num_uncached_tokens += 1
     s.waiting_tokens += 1
-    if p.keeps_heap:
-        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+    if k.settings.keeps_heap:
+        work[row].key = ask_key(k, WAITING_KEY, row, k.waiting_key)
         place = find_waiting(s, lists, row)
         sift_up(work, lists, place)
         sift_down(work, lists, s.num_waiting, place)
 
 
 @njit(forceinline=True, _nrt=False)
-def pop_candidate(s, work, lists):
+def pop_candidate(k):
     """Take the first candidate out of the heap, for this step; it goes on waiting."""
+    s = k.state
+    lists = k.lists
     s.num_candidates -= 1
     row = lists[WAITING, 0]
     lists[WAITING, 0] = lists[WAITING, s.num_candidates]
     lists[WAITING, s.num_candidates] = row
-    sift_down(work, lists, s.num_candidates, 0)
+    sift_down(k.work, lists, s.num_candidates, 0)
 
 
 @njit(forceinline=True, _nrt=False)
-def rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit):
+def rank_waiting(k):
     """Bring admissible requests to the front of `waiting`, as a heap by (key, arrival, row)."""
+    s = k.state
+    lists = k.lists
     s.num_candidates = s.num_waiting
-    if p.has_admit:
+    if k.settings.has_admit:
         place = 0
         while place < s.num_candidates:
-            if ask_flag(requests, e, p, s, work, clients, ADMIT, lists[WAITING, place], admit):
+            if ask_flag(k, ADMIT, lists[WAITING, place], k.admit):
                 place += 1
             else:
                 s.num_candidates -= 1
@@ -173,9 +182,9 @@ def rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit):
             s.num_candidates = s.num_waiting  # an engine with nothing to do ignores `admit`
     for place in range(s.num_candidates):
         row = lists[WAITING, place]
-        work[row].key = ask_key(requests, e, p, s, work, clients, WAITING_KEY, row, waiting_key)
+        k.work[row].key = ask_key(k, WAITING_KEY, row, k.waiting_key)
     for place in range(s.num_candidates // 2 - 1, -1, -1):
-        sift_down(work, lists, s.num_candidates, place)
+        sift_down(k.work, lists, s.num_candidates, place)
     s.keys_are_fresh = True
 
 
@@ -189,8 +198,9 @@ def note_backlog(s):
 
 
 @njit(forceinline=True, _nrt=False)
-def observe(requests, e, p, s, lists):
+def observe(k):
     """Write the engine row that all hooks of this step see."""
+    e, p, s = k.engine, k.settings, k.state
     e.now = s.now
     e.num_waiting = s.num_waiting
     e.num_running = s.num_running
@@ -206,12 +216,12 @@ def observe(requests, e, p, s, lists):
     if s.num_waiting > 0:
         e.mean_waiting_tokens = s.waiting_tokens / s.num_waiting
         mean_arrival = s.waiting_arrivals_us / s.num_waiting * 1e-6
-        e.mean_wait = max(s.now - requests[0].arrival_time - mean_arrival, 0.0)
+        e.mean_wait = max(s.now - k.requests[0].arrival_time - mean_arrival, 0.0)
         if p.reads_oldest_wait:
-            oldest = lists[WAITING, 0]
+            oldest = k.lists[WAITING, 0]
             for place in range(1, s.num_waiting):
-                oldest = min(oldest, lists[WAITING, place])
-            e.oldest_wait = s.now - requests[oldest].arrival_time
+                oldest = min(oldest, k.lists[WAITING, place])
+            e.oldest_wait = s.now - k.requests[oldest].arrival_time
     e.step_time = s.step_time
     e.token_rate = 1.0 if np.isnan(s.token_rate) else s.token_rate
     e.recent_ttft = 1.0 if np.isnan(s.recent_ttft) else s.recent_ttft
@@ -266,21 +276,21 @@ def tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget):
 
 
 @njit(forceinline=True, _nrt=False)
-def schedule_waiting(
-    requests, e, p, s, work, lists, clients, pool, contents, tables, waiting_key, admit, budget
-):
+def schedule_waiting(k, budget):
     """Admit waiting requests in order until budget, seats or the first that does not fit."""
+    p, s = k.settings, k.state
+    work, lists = k.work, k.lists
     if s.num_waiting == 0 or budget <= 0 or s.num_running + s.num_held >= p.seats:
         return
     if not p.keeps_heap and not s.keys_are_fresh:
-        rank_waiting(requests, e, p, s, work, lists, clients, waiting_key, admit)
+        rank_waiting(k)
     while s.num_candidates > 0 and budget > 0 and s.num_running + s.num_held < p.seats:
         row = lists[WAITING, 0]
-        r, w = requests[row], work[row]
+        r, w = k.requests[row], work[row]
         if w.stale_tokens > 0:  # vLLM passes it over until the token that is under way has come
-            pop_candidate(s, work, lists)
+            pop_candidate(k)
             continue
-        num_hits, num_idle_hits = find_hits(r, p, w, pool, contents, tables)
+        num_hits, num_idle_hits = find_hits(r, p, w, k.pool, k.contents, k.tables)
         new = tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget)
         if new == 0:
             break
@@ -291,21 +301,21 @@ def schedule_waiting(
         if s.num_candidates > 0:
             sift_down(work, lists, s.num_candidates, 0)
         s.waiting_tokens -= r.num_uncached_tokens
-        s.waiting_arrivals_us -= arrival_us(requests, r)
+        s.waiting_arrivals_us -= arrival_us(k.requests, r)
         if p.caching:
             cached = num_hits * p.block_size
-            share_blocks(p, s, w, pool, contents, tables, num_hits)
+            share_blocks(k, w, num_hits)
             r.num_computed_tokens = cached
             s.num_cached_tokens += cached
             if r.num_preemptions > 0:
                 s.num_recomputed_tokens -= cached
         more = blocks_for(r.num_computed_tokens + new, p.block_size) - w.blocks
-        take_blocks(p, s, w, pool, contents, tables, more)
-        remember_blocks(p, w, pool, contents, tables, r.num_computed_tokens + new)
+        take_blocks(k, w, more)
+        remember_blocks(k, w, r.num_computed_tokens + new)
         if np.isnan(w.scheduled_ts):
             w.scheduled_ts = s.now
             if p.reads_clients:
-                clients[w.client].counter += r.num_prompt_tokens
+                k.clients[w.client].counter += r.num_prompt_tokens
         w.admission = s.num_admissions
         w.output_at_admission = r.num_output_tokens
         s.num_admissions += 1
@@ -320,8 +330,9 @@ def schedule_waiting(
 
 
 @njit(forceinline=True, _nrt=False)
-def nobody_fits(requests, p, s, work, lists, pool, contents, tables):
+def nobody_fits(k):
     """Tell whether no waiting request could be admitted beside a batch of decodes."""
+    p, s = k.settings, k.state
     if s.num_waiting == 0 or (s.num_running >= p.seats and not p.preemptive):
         return True
     if p.preemptive:
@@ -331,9 +342,9 @@ def nobody_fits(requests, p, s, work, lists, pool, contents, tables):
         return True
     num_tried = 1 if p.keeps_heap else s.num_waiting  # the head of a heap stays the head
     for place in range(num_tried):
-        row = lists[WAITING, place]
-        r = requests[row]
-        num_hits, num_idle_hits = find_hits(r, p, work[row], pool, contents, tables)
+        row = k.lists[WAITING, place]
+        r = k.requests[row]
+        num_hits, num_idle_hits = find_hits(r, p, k.work[row], k.pool, k.contents, k.tables)
         if tokens_at_admission(r, p, s, num_hits, num_idle_hits, budget) > 0:
             return False
     return True
