@@ -59,7 +59,7 @@ def main() -> None:
 
 def make_tasks() -> list[object]:
     from queuesmith.engine import prepare
-    from queuesmith.engine.step_time import get_preset
+    from queuesmith.engine.presets.step_time import get_preset
     from queuesmith.evaluation.evaluate import Load, scale_to_load
     from queuesmith.policies import get_policy
     from queuesmith.traces import load_trace

@@ -17,7 +17,7 @@ import numpy as np
 
 import queuesmith as qs
 from queuesmith.config import Slo
-from queuesmith.engine.step_time import get_preset
+from queuesmith.engine.presets.step_time import get_preset
 from queuesmith.evaluation.evaluate import evaluate, parse_loads
 from queuesmith.evaluation.samples import Samples, Totals
 from queuesmith.evaluation.statistics import STATISTICS

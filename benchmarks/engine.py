@@ -18,7 +18,7 @@ from pathlib import Path
 import queuesmith as qs
 from queuesmith.engine import prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, get_preset
 from queuesmith.evaluation.evaluate import Load, scale_to_load
 from queuesmith.windows import cut_windows
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from plotly.subplots import make_subplots
 
-from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, get_preset
 from queuesmith.evaluation.evaluate import evaluate, parse_loads
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy

@@ -16,7 +16,7 @@ import queuesmith as qs
 from queuesmith.engine import prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.fleet import Fleet
-from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, get_preset
 from queuesmith.engine.workload import Workload
 from queuesmith.evaluation.evaluate import Load, scale_to_load
 from queuesmith.routers import get_router, router_names

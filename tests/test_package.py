@@ -29,7 +29,7 @@ COMPILED = {".pyc", ".pyo", ".nbi", ".nbc"}
 #: What a wheel without its data would still import without, by the code that reads it.
 DATA = [
     "queuesmith/py.typed",
-    "queuesmith/engine/step_times.toml",
+    "queuesmith/engine/presets/step_times.toml",
     "queuesmith/evolve/configs/quick.toml",
     "queuesmith/policies/builtin/sjf.py",
     "queuesmith/report/atlas.css",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import queuesmith as qs
 from queuesmith.attainment import GRID, RESOLUTION, Curve, log_interval
 from queuesmith.config import EngineConfig, Slo
-from queuesmith.engine.step_time import Preset, StepTime
+from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.evaluation.goals import GUARDS

@@ -9,7 +9,7 @@ import pytest
 from queuesmith.comparison.compare import compare
 from queuesmith.config import EngineConfig
 from queuesmith.engine.fleet import Fleet
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import ConfigError, PolicyError, TraceError
 from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.output_length import OutputLengthKnowledge

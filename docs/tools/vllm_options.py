@@ -4,14 +4,14 @@ Renew ``docs/reference/vllm_options.md`` with ``python docs/tools/vllm_options.p
 docs/reference/vllm_options.md``; a test says when that is due.
 """
 
-from queuesmith.engine.vllm_options import VLLM_VERSION, VllmOption, vllm_options
+from queuesmith.engine.presets.vllm_options import VLLM_VERSION, VllmOption, vllm_options
 
 HEAD = f"""\
 # vLLM's options
 
 `--engine-args "..."` takes the line with which you start `vllm serve`. These are all options of
 vLLM {VLLM_VERSION}, in the order of `vllm serve --help=all`, and what becomes of each. The page is
-made from `engine/vllm_options.csv`, which a test compares with the parser of the installed vLLM.
+made from `engine/presets/vllm_options.csv`, which a test compares with the installed vLLM's parser.
 
 - **followed**: the simulated engine does what vLLM does.
 - **preset**: changes how long a step takes or how much KV cache fits, which comes with the engine

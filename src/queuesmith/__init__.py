@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from queuesmith.comparison.compare import Comparison, compare
     from queuesmith.config import EngineConfig, Slo
     from queuesmith.engine import simulate
+    from queuesmith.engine.presets.step_time import StepTime
     from queuesmith.engine.result import Result
-    from queuesmith.engine.step_time import StepTime
     from queuesmith.errors import QueuesmithError
     from queuesmith.planning import Plan, plan
     from queuesmith.policies import Policy, get_policy, policy_names
@@ -38,7 +38,7 @@ _HOME = {
     "QueuesmithError": "queuesmith.errors",
     "Result": "queuesmith.engine.result",
     "Slo": "queuesmith.config",
-    "StepTime": "queuesmith.engine.step_time",
+    "StepTime": "queuesmith.engine.presets.step_time",
     "Trace": "queuesmith.traces.trace",
     "check": "queuesmith.checking",
     "check_policy": "queuesmith.testing",

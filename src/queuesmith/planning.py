@@ -22,7 +22,7 @@ from queuesmith.comparison.compare import DEFAULT_SLO, DEFAULT_WINDOW_LEN, descr
 from queuesmith.comparison.panel import DEFAULT_POLICIES, split_grids, with_reference
 from queuesmith.config import Slo
 from queuesmith.documents import jsonable
-from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, get_preset
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, Preset, get_preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import OWN, Load, evaluate
 from queuesmith.evaluation.goals import GOALS, MARGIN, Guard, parse_guards

@@ -15,8 +15,8 @@ from queuesmith.attainment import GRID, Curve, Floats
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine import Workload, prepare, simulate_workload
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
-from queuesmith.engine.idle import e2el_alone, ttft_alone
-from queuesmith.engine.step_time import Preset
+from queuesmith.engine.isolated_latency import e2el_alone, ttft_alone
+from queuesmith.engine.presets.step_time import Preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import PreparedWindow, capacity, prepare_window
 from queuesmith.metrics import e2el, tpot, ttft

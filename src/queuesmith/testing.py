@@ -247,9 +247,9 @@ def _check_static(policy: Policy, rows: _Rows) -> None:
 def _compare_engines(policy: Policy, rng: np.random.Generator) -> tuple[int, int]:
     """Run small windows, crowded enough to preempt, through both engines; count what was seen."""
     from queuesmith.engine import prepare, simulate_reference, simulate_workload
-    from queuesmith.engine.agreement import first_difference
     from queuesmith.engine.compile import compile_policy
-    from queuesmith.engine.step_time import StepTime
+    from queuesmith.engine.presets.step_time import StepTime
+    from queuesmith.engine.reference.agreement import first_difference
 
     step_time = StepTime(a=0.01, b2=1e-4, c=1e-4, d=1e-6)
     compiled = compile_policy(policy)

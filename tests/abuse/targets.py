@@ -19,10 +19,10 @@ from queuesmith.config import EngineConfig, Slo
 from queuesmith.deploy.arms import read_steps
 from queuesmith.deploy.calibrate import Steps
 from queuesmith.deploy.engine_file import config_of, read_preset
-from queuesmith.engine.engine_args import parse_engine_args
+from queuesmith.engine.presets.engine_args import parse_engine_args
+from queuesmith.engine.presets.roofline import read_model_config, roofline_preset
+from queuesmith.engine.presets.step_time import get_preset
 from queuesmith.engine.result import ITL_EDGES
-from queuesmith.engine.roofline import read_model_config, roofline_preset
-from queuesmith.engine.step_time import get_preset
 from queuesmith.errors import QueuesmithError
 from queuesmith.evaluation.evaluate import parse_loads
 from queuesmith.evolve.archive.archive import FILE, Archive

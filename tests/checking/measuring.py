@@ -6,7 +6,7 @@ import numpy as np
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import simulate
-from queuesmith.engine.step_time import Preset, StepTime
+from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.traces.measured import clean_measured
 from queuesmith.traces.trace import Origin, Trace
 

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 import queuesmith as qs
 from queuesmith.config import EngineConfig
-from queuesmith.engine.step_time import get_preset
+from queuesmith.engine.presets.step_time import get_preset
 from queuesmith.traces.trace import Trace
 
 #: The log is of a server on which one factor explains all, so that the engine is written, too.

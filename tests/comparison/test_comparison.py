@@ -13,7 +13,7 @@ import queuesmith
 from queuesmith.comparison.compare import SCHEMA, compare
 from queuesmith.comparison.panel import DEFAULT_POLICIES, split_grids
 from queuesmith.config import EngineConfig, Slo
-from queuesmith.engine.step_time import StepTime, get_preset
+from queuesmith.engine.presets.step_time import StepTime, get_preset
 from queuesmith.errors import ConfigError, TraceError, UnknownPolicy
 from queuesmith.metrics import METRICS
 from queuesmith.policies import get_policy

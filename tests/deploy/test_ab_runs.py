@@ -19,7 +19,7 @@ from queuesmith.deploy.arms import Run, RunningArm
 from queuesmith.deploy.local_server import LocalServer
 from queuesmith.deploy.replay import Served, Server
 from queuesmith.deploy.schedule import aiperf_lines, timed_trace_lines
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import OWN, Load, capacity
 from queuesmith.output_length import OutputLengthKnowledge

@@ -17,7 +17,7 @@ from queuesmith.deploy.calibrate import (
 from queuesmith.deploy.engine_file import config_of, preset_toml, read_preset
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import Preset, StepTime
+from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.errors import ConfigError
 from queuesmith.policies import get_policy
 

@@ -14,7 +14,7 @@ from queuesmith.deploy.replay import Served
 from queuesmith.deploy.replayed import is_replay, read_replay
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import Preset, StepTime
+from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.errors import TraceError
 from queuesmith.evaluation.evaluate import Load
 from queuesmith.output_length import OutputLengthKnowledge

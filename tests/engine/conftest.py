@@ -9,10 +9,10 @@ import pytest
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import prepare, simulate, simulate_reference
-from queuesmith.engine.agreement import first_difference
-from queuesmith.engine.reference import ReferenceEngine
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.reference.agreement import first_difference
+from queuesmith.engine.reference.engine import ReferenceEngine
 from queuesmith.engine.result import Result
-from queuesmith.engine.step_time import StepTime
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import Policy, load_text

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import queuesmith as qs
 from queuesmith.config import EngineConfig, Slo
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import TraceError
 from queuesmith.metrics import summarize
 from queuesmith.traces.trace import Trace

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import queuesmith as qs
 from queuesmith.config import EngineConfig
-from queuesmith.engine.step_time import DEFAULT_PRESET, StepTime, get_preset
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, StepTime, get_preset
 from queuesmith.traces.trace import Trace
 
 ASYNC = EngineConfig(

@@ -11,7 +11,7 @@ import pytest
 import queuesmith.engine.compile as compile_module
 from queuesmith.engine import prepare, simulate
 from queuesmith.engine.compile import cache_folder, cached_file, compile_policy
-from queuesmith.engine.step_time import get_preset
+from queuesmith.engine.presets.step_time import get_preset
 from queuesmith.engine.workload import request_rows
 from queuesmith.errors import PolicyError
 from queuesmith.policies import get_policy

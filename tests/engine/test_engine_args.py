@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from queuesmith.engine.engine_args import parse_engine_args
-from queuesmith.engine.step_time import get_preset
-from queuesmith.engine.vllm_options import vllm_options
+from queuesmith.engine.presets.engine_args import parse_engine_args
+from queuesmith.engine.presets.step_time import get_preset
+from queuesmith.engine.presets.vllm_options import vllm_options
 from queuesmith.errors import ConfigError
 
 H100 = get_preset("llama-3.1-8b/h100_sxm")

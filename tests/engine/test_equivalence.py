@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import prepare, simulate_reference, simulate_workload
-from queuesmith.engine.agreement import first_difference
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.reference.agreement import first_difference
 from queuesmith.errors import EngineError, TraceError
 from queuesmith.policies import get_policy, policy_names
 from queuesmith.traces.trace import Trace

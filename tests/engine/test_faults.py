@@ -8,7 +8,7 @@ import pytest
 
 import queuesmith as qs
 from queuesmith.config import EngineConfig
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import EngineError, PolicyError
 from queuesmith.traces.trace import Trace
 

@@ -11,11 +11,11 @@ from test_equivalence import HOOKS, POLICIES, STEP_TIME, configs, traces
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import prepare, simulate, simulate_reference, simulate_workload
-from queuesmith.engine.agreement import first_difference
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.fleet import MAX_REPLICAS, Fleet
-from queuesmith.engine.reference_fleet import simulate_reference_fleet
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.reference.agreement import first_difference
+from queuesmith.engine.reference.fleet import simulate_reference_fleet
 from queuesmith.errors import ConfigError, EngineError, PolicyError, TraceError
 from queuesmith.policies import get_policy
 from queuesmith.routers import get_router, router_names

@@ -14,7 +14,7 @@ from test_theory import assert_mean_is, interval
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import simulate
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.traces.trace import Trace
 
 ONE_SEAT = EngineConfig(

@@ -9,7 +9,7 @@ import test_fleet
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import queuesmith.engine.reference_fleet as right_reference
+import queuesmith.engine.reference.fleet as right_reference
 from queuesmith.engine.fleet import Fleet
 from queuesmith.errors import EngineError
 from queuesmith.policies import get_policy

@@ -10,7 +10,7 @@ import pytest
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import prepare, simulate, simulate_reference
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.request import ENGINE_FIELDS, REQUEST_FIELDS
 from queuesmith.traces.trace import Trace
 

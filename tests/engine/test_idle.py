@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import can_run, simulate
-from queuesmith.engine.idle import e2el_alone, ttft_alone
-from queuesmith.engine.step_time import StepTime, get_preset, preset_names
+from queuesmith.engine.isolated_latency import e2el_alone, ttft_alone
+from queuesmith.engine.presets.step_time import StepTime, get_preset, preset_names
 from queuesmith.traces.trace import Trace
 
 SECONDS = st.floats(0, 1e-2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from queuesmith.config import EngineConfig
 from queuesmith.engine import prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.policies import get_policy, policy_names
 from queuesmith.traces.trace import Trace
 

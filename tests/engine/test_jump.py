@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine import execute, prepare, simulate_workload
+from queuesmith.engine import prepare, simulate_workload
+from queuesmith.engine import run as execute
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.fleet import Fleet
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import EngineError
 from queuesmith.policies import get_policy
 from queuesmith.routers import get_router

@@ -4,9 +4,9 @@ import numpy as np
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import prepare, simulate_reference, simulate_workload
-from queuesmith.engine.agreement import first_difference
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.reference.agreement import first_difference
 from queuesmith.policies import get_policy
 from queuesmith.traces.trace import Trace
 

@@ -6,8 +6,8 @@ import re
 import pytest
 
 import queuesmith as qs
-from queuesmith.engine.roofline import ModelShape, read_model_config, roofline_preset
-from queuesmith.engine.step_time import get_preset
+from queuesmith.engine.presets.roofline import ModelShape, read_model_config, roofline_preset
+from queuesmith.engine.presets.step_time import get_preset
 from queuesmith.errors import ConfigError
 from queuesmith.traces.trace import Trace
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine.sessions import close_loop
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.closed_loop import close_loop
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import TraceError
 from queuesmith.traces import load_trace
 from queuesmith.traces.measured import Measured

@@ -10,8 +10,8 @@ import pytest
 import queuesmith as qs
 from queuesmith.config import EngineConfig
 from queuesmith.engine import can_run, prepare
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, StepTime, get_preset
 from queuesmith.engine.result import ITL_EDGES
-from queuesmith.engine.step_time import DEFAULT_PRESET, StepTime, get_preset
 from queuesmith.errors import ConfigError, QueuesmithError, TraceError, UnknownPolicy
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces.trace import Trace

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.policies.policy import load_text
 from queuesmith.traces.trace import Trace
 

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine.delivery import step_seconds
-from queuesmith.engine.execute import make_settings
-from queuesmith.engine.step_time import (
+from queuesmith.engine.kernel.outputs import step_seconds
+from queuesmith.engine.presets.step_time import (
     DEFAULT_PRESET,
     StepTime,
     engine_defaults,
@@ -18,6 +17,7 @@ from queuesmith.engine.step_time import (
     preset_names,
     roofline_coefficients,
 )
+from queuesmith.engine.run import make_settings
 from queuesmith.errors import ConfigError
 from queuesmith.policies import get_policy
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import simulate
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.traces.trace import Trace
 
 ONE_SEAT = EngineConfig(

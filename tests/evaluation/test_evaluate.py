@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import queuesmith.evaluation.evaluate
 from queuesmith.config import EngineConfig, Slo
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import ConfigError, PolicyError, TraceError
 from queuesmith.evaluation.evaluate import (
     OWN,

@@ -10,7 +10,7 @@ import pytest
 
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import get_preset, preset_names
+from queuesmith.engine.presets.step_time import get_preset, preset_names
 from queuesmith.errors import CandidateError, ConfigError
 from queuesmith.evaluation.goals import GOALS, GUARDS, Guard
 from queuesmith.evaluation.judge import beside

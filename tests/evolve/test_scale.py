@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuesmith.config import EngineConfig, Slo
+from queuesmith.engine.presets.step_time import StepTime, get_preset
 from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Result
-from queuesmith.engine.step_time import StepTime, get_preset
 from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.evaluation.goals import GOALS, GUARDS, Guard
 from queuesmith.evaluation.samples import pool

@@ -14,7 +14,7 @@ from rich.console import Console
 from queuesmith.checking import check
 from queuesmith.config import EngineConfig
 from queuesmith.engine import simulate
-from queuesmith.engine.step_time import Preset, StepTime
+from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.report.check import (
     build_check_figures,
     print_check,

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from queuesmith.config import EngineConfig, Slo
-from queuesmith.engine.step_time import Preset, StepTime
+from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.planning import plan
 from queuesmith.report.plan import cells, looks, print_plan, render_plan, write_plan
 from queuesmith.report.plan_figures import build_plan_figures

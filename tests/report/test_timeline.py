@@ -9,7 +9,7 @@ import pytest
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import simulate
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import ConfigError
 from queuesmith.report.timeline import write_timeline
 from queuesmith.traces.trace import Trace

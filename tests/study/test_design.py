@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from queuesmith.engine.step_time import get_preset
+from queuesmith.engine.presets.step_time import get_preset
 from queuesmith.errors import ConfigError, PolicyError, QueuesmithError, TraceError
 from queuesmith.policies import get_policy
 from queuesmith.study import design_file

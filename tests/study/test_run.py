@@ -162,7 +162,7 @@ def test_quarters_of_ttft_average_to_the_whole(study):
 def test_queued_steps_count_steps_and_not_idle_time():
     """Two bursts of two one-token requests, an hour apart, on a seat for one: waits of 0 and 1."""
     from queuesmith.config import EngineConfig
-    from queuesmith.engine.step_time import StepTime
+    from queuesmith.engine.presets.step_time import StepTime
 
     config = EngineConfig(max_num_seqs=1, max_num_batched_tokens=64, instant_prefill=True)
     trace = Trace([0.0, 0.0, 3600.0, 3600.0], [5] * 4, [1] * 4)

@@ -20,10 +20,10 @@ import real_scheduler as real
 from queuesmith.config import EngineConfig
 from queuesmith.deploy.options import PluginOptions
 from queuesmith.engine import prepare, simulate_reference, simulate_workload
-from queuesmith.engine.agreement import first_difference
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.reference import ReferenceEngine, Step
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.reference.agreement import first_difference
+from queuesmith.engine.reference.engine import ReferenceEngine, Step
 from queuesmith.errors import QueuesmithError
 from queuesmith.policies import get_policy, policy_names
 from queuesmith.traces.block_hashes import BlockHashes

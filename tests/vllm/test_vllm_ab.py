@@ -20,7 +20,7 @@ from queuesmith.deploy.verdict import judge_runs
 from queuesmith.deploy.virtual_clock import serve_on_virtual_clock
 from queuesmith.engine import prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import PolicyError
 from queuesmith.evaluation.evaluate import parse_loads
 from queuesmith.evaluation.goals import GUARDS, get_goal

@@ -24,8 +24,8 @@ from differential import (
     run_case,
 )
 
-import queuesmith.engine.block_pool
-import queuesmith.engine.reference
+import queuesmith.engine.reference.block_pool
+import queuesmith.engine.reference.engine
 from queuesmith.deploy.plugin import check_deployable
 from queuesmith.engine import prepare, simulate_reference
 from queuesmith.errors import EngineError, PolicyError
@@ -69,7 +69,7 @@ def test_what_is_hard_happened_often(tally):
     assert tally.rejected > 200
 
 
-REFERENCE, POOL = queuesmith.engine.reference, queuesmith.engine.block_pool
+REFERENCE, POOL = queuesmith.engine.reference.engine, queuesmith.engine.reference.block_pool
 
 #: What a rule gets wrong, a policy that shows it, the module, the right text, the wrong text.
 WRONG_RULES = [

@@ -7,9 +7,9 @@ pytest.importorskip("vllm.v1.core.sched.scheduler", reason="vLLM is not installe
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from queuesmith.engine.engine_args import parse_engine_args
-from queuesmith.engine.step_time import engine_defaults, get_preset
-from queuesmith.engine.vllm_options import vllm_options
+from queuesmith.engine.presets.engine_args import parse_engine_args
+from queuesmith.engine.presets.step_time import engine_defaults, get_preset
+from queuesmith.engine.presets.vllm_options import vllm_options
 
 pytestmark = pytest.mark.vllm
 

@@ -24,7 +24,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.documents import jsonable
 from queuesmith.engine import Workload, prepare
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy

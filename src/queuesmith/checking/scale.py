@@ -18,7 +18,7 @@ from queuesmith.checking.errors import (
 from queuesmith.config import EngineConfig
 from queuesmith.engine import Workload, simulate_workload
 from queuesmith.engine.compile import CompiledPolicy
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.metrics import e2el, queued_time, tpot, ttft
 from queuesmith.stats import bootstrap_weights, interval, pooled_mean_draws
 from queuesmith.traces.measured import LATENCIES

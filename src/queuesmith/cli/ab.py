@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from queuesmith.config import EngineConfig, Slo
     from queuesmith.deploy.ab import Cell
     from queuesmith.deploy.arms import Arm
-    from queuesmith.engine.step_time import Preset
+    from queuesmith.engine.presets.step_time import Preset
     from queuesmith.evaluation.goals import Goal, Guard
     from queuesmith.policies import Policy
 

@@ -16,7 +16,7 @@ from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
     from queuesmith.deploy.calibrate import Driven, Steps
-    from queuesmith.engine.step_time import Preset
+    from queuesmith.engine.presets.step_time import Preset
 
 SCHEMA = "queuesmith.calibrate/1"
 
@@ -158,7 +158,7 @@ def _read(paths: list[Path]) -> "tuple[dict[str, Any], Steps, Steps]":
 
 def _preset(header: dict[str, Any], step_time: Any, model: str | None, where: str) -> "Preset":
     from queuesmith.deploy.engine_file import config_of
-    from queuesmith.engine.step_time import Preset
+    from queuesmith.engine.presets.step_time import Preset
 
     name = f"{Path(model).name if model else 'recorded'}/{where}"
     return Preset(name, f"{name}, measured", step_time, config_of(header))
@@ -167,7 +167,7 @@ def _preset(header: dict[str, Any], step_time: Any, model: str | None, where: st
 def _compare(driven: "Driven", preset: "Preset") -> dict[str, Any]:
     """Simulate the traffic that was kept from the fit, and lay it beside what was measured."""
     from queuesmith.engine.compile import compile_policy
-    from queuesmith.engine.execute import simulate_workload
+    from queuesmith.engine.run import simulate_workload
     from queuesmith.policies import get_policy
 
     result = simulate_workload(

@@ -27,7 +27,7 @@ from queuesmith.errors import ConfigError
 
 if TYPE_CHECKING:
     from queuesmith.checking import Check
-    from queuesmith.engine.step_time import Preset
+    from queuesmith.engine.presets.step_time import Preset
     from queuesmith.traces.trace import Trace
 
 #: What `queuesmith ab` calls vLLM as it is.

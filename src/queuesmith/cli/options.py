@@ -10,7 +10,7 @@ from queuesmith.config import Slo
 from queuesmith.errors import ConfigError, NotOneTrace
 
 if TYPE_CHECKING:
-    from queuesmith.engine.step_time import Preset
+    from queuesmith.engine.presets.step_time import Preset
     from queuesmith.traces.trace import Trace
     from queuesmith.windows import Window
 
@@ -131,9 +131,9 @@ def build_engine(options: EngineOptions) -> tuple["Preset", list[str]]:
     """Return the engine that the user described, and notes on what it does not follow."""
     from dataclasses import replace
 
-    from queuesmith.engine.engine_args import parse_engine_args
-    from queuesmith.engine.roofline import read_model_config, roofline_preset
-    from queuesmith.engine.step_time import get_preset
+    from queuesmith.engine.presets.engine_args import parse_engine_args
+    from queuesmith.engine.presets.roofline import read_model_config, roofline_preset
+    from queuesmith.engine.presets.step_time import get_preset
 
     gpu = (options.gpu_bandwidth, options.gpu_flops, options.gpu_memory)
     if options.model_config is not None:

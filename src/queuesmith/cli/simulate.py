@@ -70,7 +70,7 @@ def simulate(
         Print the summary as one JSON document instead of a table.
     """
     from queuesmith.engine import simulate
-    from queuesmith.engine.idle import e2el_alone
+    from queuesmith.engine.isolated_latency import e2el_alone
     from queuesmith.evaluation.evaluate import parse_load, scale_to_load
     from queuesmith.metrics import summarize
 

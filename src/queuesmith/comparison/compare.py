@@ -22,9 +22,9 @@ from queuesmith.comparison.panel import (
 from queuesmith.comparison.rows import LeaderboardRow, LoadRow, leaderboard, load_rows
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.documents import jsonable
+from queuesmith.engine.closed_loop import close_loop
 from queuesmith.engine.fleet import Fleet
-from queuesmith.engine.sessions import close_loop
-from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import Load, evaluate, parse_loads
 from queuesmith.evaluation.goals import (
@@ -170,7 +170,7 @@ def compare(
         Which replica a request is sent to: a built-in name or the path of a file.
     closed_loop : bool
         Let later turns of sessions wait for the answers before; see
-        :func:`queuesmith.engine.sessions.close_loop`. A load scales first arrivals only.
+        :func:`queuesmith.engine.closed_loop.close_loop`. A load scales first arrivals only.
     backend : {"threading", "loky", "dask", "ray"}
         Threads, processes, or a cluster. The numbers are the same for any choice.
     num_workers : int, optional

@@ -8,7 +8,7 @@ from queuesmith import numbers
 from queuesmith.checking import Check, check, corrected_preset
 from queuesmith.comparison.compare import DEFAULT_SLO, Comparison, compare
 from queuesmith.config import Slo
-from queuesmith.engine.step_time import Preset
+from queuesmith.engine.presets.step_time import Preset
 from queuesmith.evaluation.goals import DEFAULT_GOAL, GUARDS, MARGIN
 from queuesmith.evaluation.judge import REFERENCE, Change
 from queuesmith.evaluation.statistics import STATISTICS

@@ -23,9 +23,9 @@ from queuesmith.deploy.arms import Arm, Run
 from queuesmith.deploy.replay import Served
 from queuesmith.documents import jsonable, parse_json
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.execute import simulate_workload
-from queuesmith.engine.idle import e2el_alone
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.isolated_latency import e2el_alone
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.run import simulate_workload
 from queuesmith.engine.workload import Workload, can_run, prepare
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, Load, capacity

@@ -18,7 +18,7 @@ from queuesmith.deploy.local_server import LocalServer
 from queuesmith.deploy.replay import Served, Server, replay
 from queuesmith.deploy.steps import StepWork
 from queuesmith.documents import parse_json, read_file
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.engine.workload import Workload, prepare
 from queuesmith.errors import ConfigError
 from queuesmith.policies import Policy

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from queuesmith.config import EngineConfig
 from queuesmith.deploy.replay import Served, Server, replay
 from queuesmith.deploy.steps import StepWork
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.engine.workload import Workload, prepare
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import Load, scale_to_load

@@ -8,7 +8,7 @@ from typing import Any
 
 from queuesmith.config import EngineConfig
 from queuesmith.documents import parse_toml, read_file
-from queuesmith.engine.step_time import Preset, StepTime
+from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.errors import ConfigError
 from queuesmith.traces.source import one_line
 
@@ -38,7 +38,7 @@ def preset_toml(preset: Preset, fit: Mapping[str, Any]) -> str:
         f"name = {_toml(preset.name)}",
         f"title = {_toml(preset.title)}",
         "",
-        "[step_time]  # seconds; see queuesmith.engine.step_time.StepTime",
+        "[step_time]  # seconds; see queuesmith.engine.presets.step_time.StepTime",
         *(f"{name} = {_toml(value)}" for name, value in step_time.items()),
         "",
         "[engine]",

@@ -16,7 +16,7 @@ import numpy as np
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import can_run
-from queuesmith.engine.step_time import DEFAULT_PRESET, get_preset
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, get_preset
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces.measured import clean_measured
 from queuesmith.traces.trace import Origin, Trace

@@ -1,7 +1,7 @@
 """The rows that a policy sees inside vLLM, kept by the simulator's definitions.
 
 :class:`Ledger` is told what happened to requests and keeps the fields that vLLM does not: moving
-averages, the counters of clients, the time of the last token. `queuesmith.engine.reference` defines
+averages, the counters of clients, the time of the last token. `engine.reference.engine` defines
 each of them; the tests marked `vllm` compare the two step by step.
 """
 

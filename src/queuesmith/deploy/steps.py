@@ -41,7 +41,7 @@ _SCHEDULER_SETTINGS = (
 
 
 class StepWork(NamedTuple):
-    """What a step computes: P, D, KV and A of `queuesmith.engine.step_time.StepTime`."""
+    """What a step computes: P, D, KV and A of `queuesmith.engine.presets.step_time.StepTime`."""
 
     num_prefill_tokens: int
     num_decodes: int

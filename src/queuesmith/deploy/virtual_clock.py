@@ -20,7 +20,7 @@ from queuesmith.deploy.plugin import check_deployable, check_version, scheduler_
 from queuesmith.deploy.prompts import known_to_policies
 from queuesmith.deploy.replay import Served
 from queuesmith.deploy.steps import step_work
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.engine.workload import Workload
 from queuesmith.errors import ConfigError, EngineError
 from queuesmith.policies import Policy

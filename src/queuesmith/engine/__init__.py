@@ -1,7 +1,7 @@
 """The simulator: one trace through one engine, or several, under one policy.
 
-Start with `simulate`; :mod:`~queuesmith.engine.reference` is the engine to read,
-:mod:`~queuesmith.engine.kernel` the same engine compiled.
+Start with `simulate`; :mod:`~queuesmith.engine.reference.engine` is the engine to read,
+:mod:`~queuesmith.engine.kernel.loop` the same engine compiled.
 """
 
 import math
@@ -9,11 +9,11 @@ from os import PathLike
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.execute import simulate_workload
 from queuesmith.engine.fleet import Fleet
-from queuesmith.engine.reference import simulate_reference
+from queuesmith.engine.presets.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
+from queuesmith.engine.reference.engine import simulate_reference
 from queuesmith.engine.result import Result
-from queuesmith.engine.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
+from queuesmith.engine.run import simulate_workload
 from queuesmith.engine.workload import Workload, can_run, prepare
 from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy

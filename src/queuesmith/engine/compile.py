@@ -22,7 +22,7 @@ from numba import njit, types
 from numba.core.errors import NumbaError
 
 from queuesmith.engine import strict_math
-from queuesmith.engine.kernel import FLAG, KEY
+from queuesmith.engine.kernel.loop import FLAG, KEY
 from queuesmith.engine.strict_math import make_strict
 from queuesmith.errors import PolicyError
 from queuesmith.machine_code import own_temporary_folder

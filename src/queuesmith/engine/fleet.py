@@ -13,9 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine import kernel
 from queuesmith.engine.compile import CompiledPolicy, compile_router
-from queuesmith.engine.execute import (
+from queuesmith.engine.kernel import loop as kernel
+from queuesmith.engine.kernel.state import (
+    CLIENT_DTYPE,
+    FLEET_DTYPE,
+    ITL_DTYPE,
+    LINE_DTYPE,
+    PLACED_REPLICA,
+    PLACED_ROW,
+    STATE_DTYPE,
+    STEP_DTYPE,
+)
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.result import ITL_EDGES, Recording, Result
+from queuesmith.engine.run import (
     block_pool,
     explain_fault,
     explain_stall,
@@ -27,18 +39,6 @@ from queuesmith.engine.execute import (
     work_rows,
     zeros,
 )
-from queuesmith.engine.result import ITL_EDGES, Recording, Result
-from queuesmith.engine.state import (
-    CLIENT_DTYPE,
-    FLEET_DTYPE,
-    ITL_DTYPE,
-    LINE_DTYPE,
-    PLACED_REPLICA,
-    PLACED_ROW,
-    STATE_DTYPE,
-    STEP_DTYPE,
-)
-from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload, request_rows
 from queuesmith.errors import ConfigError, EngineError, PolicyError
 from queuesmith.policies import Policy
@@ -219,7 +219,7 @@ class _FleetRun:
     def go(self, compiled: CompiledPolicy, route_key: Callable[..., float]) -> None:
         """Run the kernel; say what went wrong."""
         # Only here: most of those who import this have one engine, and this one compiles.
-        from queuesmith.engine import fleet_kernel
+        from queuesmith.engine.kernel import fleet_loop as fleet_kernel
 
         arguments = (
             self.source,

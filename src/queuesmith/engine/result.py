@@ -40,7 +40,7 @@ class Recording:
 
     Attributes
     ----------
-    steps : (num_steps,) STEP_DTYPE of :mod:`queuesmith.engine.state`
+    steps : (num_steps,) STEP_DTYPE of :mod:`queuesmith.engine.kernel.state`
     tokens : (num_entries, 2) int64
         Row and tokens of everything scheduled, step after step; a step's entries end at its
         ``end_entry``.

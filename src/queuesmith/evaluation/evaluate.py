@@ -18,9 +18,9 @@ from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine import Workload, can_run, prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy, compile_router
 from queuesmith.engine.fleet import Fleet
-from queuesmith.engine.idle import e2el_alone
+from queuesmith.engine.isolated_latency import e2el_alone
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.engine.result import Result
-from queuesmith.engine.step_time import StepTime
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
 from queuesmith.evaluation.samples import Samples, pool
 from queuesmith.metrics import METRICS, summarize

@@ -12,7 +12,7 @@ from typing import Any
 
 from queuesmith.config import Slo
 from queuesmith.documents import parse_toml, read_file
-from queuesmith.engine.step_time import Preset, get_preset
+from queuesmith.engine.presets.step_time import Preset, get_preset
 from queuesmith.errors import ConfigError, did_you_mean
 from queuesmith.evaluation.evaluate import Load, parse_loads
 from queuesmith.evaluation.goals import DEFAULT_GOAL, Goal, Guard, get_goal, parse_guards

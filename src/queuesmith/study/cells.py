@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from queuesmith.config import Slo
+from queuesmith.engine.presets.step_time import Preset
 from queuesmith.engine.result import Result
-from queuesmith.engine.step_time import Preset
 from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.metrics import METRICS, anwg, queued_time, ttft
 from queuesmith.output_length import OutputLengthKnowledge

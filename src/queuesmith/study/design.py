@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 from queuesmith.config import Slo
 from queuesmith.documents import parse_toml
-from queuesmith.engine.step_time import Preset
+from queuesmith.engine.presets.step_time import Preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import Load
 from queuesmith.output_length import OutputLengthKnowledge

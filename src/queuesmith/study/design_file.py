@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from queuesmith.config import Slo
 from queuesmith.documents import read_file
-from queuesmith.engine.step_time import Preset, get_preset
+from queuesmith.engine.presets.step_time import Preset, get_preset
 from queuesmith.errors import ConfigError, QueuesmithError, TraceError, did_you_mean
 from queuesmith.evaluation.evaluate import Load, parse_loads
 from queuesmith.metrics import METRICS

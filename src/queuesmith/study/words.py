@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from queuesmith import numbers
-from queuesmith.engine.step_time import get_preset
+from queuesmith.engine.presets.step_time import get_preset
 from queuesmith.errors import ConfigError
 from queuesmith.study.design_file import SLOTS
 
@@ -17,7 +17,7 @@ _METRICS = {
     "request_throughput": "request throughput",
     "slo_violation_rate": "SLO violation rate",
 }
-#: What a step costs for what is in it; see `queuesmith.engine.step_time.StepTime`.
+#: What a step costs for what is in it; see `queuesmith.engine.presets.step_time.StepTime`.
 _COSTS = ("b1", "b2", "c", "d", "e", "f")
 _LOADS = {
     "knee": "near the knee",

@@ -6,7 +6,7 @@ import numpy as np
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import prepare
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.evolve.sandbox.sandbox import Cell, SimulationJob
 from queuesmith.traces.trace import Trace
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from queuesmith.engine.step_time import Preset
+from queuesmith.engine.presets.step_time import Preset
 from queuesmith.errors import CandidateError
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.judge import MIN_WINDOWS

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from queuesmith.backends import Backend
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
+from queuesmith.engine.presets.step_time import Preset
 from queuesmith.engine.result import Result
-from queuesmith.engine.step_time import Preset
 from queuesmith.errors import CandidateError
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.judge import REFERENCE, Change

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from queuesmith.config import EngineConfig
 from queuesmith.engine import Workload, prepare, simulate_workload
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.idle import e2el_alone
+from queuesmith.engine.isolated_latency import e2el_alone
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.engine.result import Result
-from queuesmith.engine.step_time import StepTime
 from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, capacity
 from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.metrics import e2el, ttft

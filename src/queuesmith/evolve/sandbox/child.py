@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from queuesmith.config import EngineConfig
 from queuesmith.engine import simulate_workload
 from queuesmith.engine.compile import compile_policy
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.engine.result import Result
-from queuesmith.engine.step_time import StepTime
 from queuesmith.engine.workload import Workload
 from queuesmith.errors import QueuesmithError
 from queuesmith.evolve.gp.behaviour import behaviour
@@ -186,7 +186,8 @@ def main() -> None:
 
 def _warm_up(job: SimulationJob) -> None:
     """Compile and simulate once, so that forks find numba and the engine loaded and ready."""
-    importlib.import_module("queuesmith.engine.agreement")  # for checks; a fork can open no file
+    # For checks, since a fork can open no file.
+    importlib.import_module("queuesmith.engine.reference.agreement")
     situations(get_policy("fcfs"))
     compile_policy(load_text("warm_up", _usual_language(), Path("warm_up.py")), keep=False)
     fcfs = compile_policy(get_policy("fcfs"))

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine import Workload
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.engine.result import ITL_EDGES
-from queuesmith.engine.step_time import StepTime
 from queuesmith.evolve.scoring.cells import LATENCIES, TOTALS, CellResult, Keep, largest
 
 #: Share by which bounds are lowered, so that the order in which numbers are added cannot matter.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine import Workload, simulate_workload
 from queuesmith.engine.compile import compile_policy
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.evaluation.evaluate import Load, pooled_rate, prepare_window
 from queuesmith.evaluation.goals import DEFAULT_GOAL, GOALS, GUARDS, Goal, Guard
 from queuesmith.evaluation.judge import REFERENCE

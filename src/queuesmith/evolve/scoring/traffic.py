@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from queuesmith.engine.step_time import Preset
+from queuesmith.engine.presets.step_time import Preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.judge import REFERENCE

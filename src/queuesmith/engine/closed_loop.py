@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine.idle import e2el_alone
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.isolated_latency import e2el_alone
+from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import TraceError
 from queuesmith.traces.trace import Trace
 

@@ -8,8 +8,13 @@ from typing import Any
 
 from queuesmith.config import EngineConfig
 from queuesmith.documents import hide_secrets
-from queuesmith.engine.step_time import Preset
-from queuesmith.engine.vllm_options import VLLM_VERSION, VllmOption, find_option, vllm_options
+from queuesmith.engine.presets.step_time import Preset
+from queuesmith.engine.presets.vllm_options import (
+    VLLM_VERSION,
+    VllmOption,
+    find_option,
+    vllm_options,
+)
 from queuesmith.errors import ConfigError
 
 #: About what a command line can carry; taking words apart gets slower with the square of it.
@@ -42,7 +47,7 @@ def parse_engine_args(text: str, preset: Preset) -> tuple[EngineConfig, list[str
 
     Examples
     --------
-    >>> from queuesmith.engine.step_time import get_preset
+    >>> from queuesmith.engine.presets.step_time import get_preset
     >>> config, _ = parse_engine_args("--max-num-seqs 128", get_preset("llama-3.1-8b/h100_sxm"))
     >>> config.max_num_seqs
     128

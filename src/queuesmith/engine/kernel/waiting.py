@@ -7,14 +7,14 @@ change while a request waits the heap is kept from step to step; otherwise it is
 import numpy as np
 from numba import njit
 
-from queuesmith.engine.kv_blocks import (
+from queuesmith.engine.kernel.kv_blocks import (
     blocks_for,
     find_hits,
     remember_blocks,
     share_blocks,
     take_blocks,
 )
-from queuesmith.engine.state import ADMIT, RUNNING, TOKENS, WAITING, WAITING_KEY
+from queuesmith.engine.kernel.state import ADMIT, RUNNING, TOKENS, WAITING, WAITING_KEY
 
 
 @njit(forceinline=True, _nrt=False)

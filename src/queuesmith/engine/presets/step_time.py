@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any, Self
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine.vllm_options import VLLM_VERSION
+from queuesmith.engine.presets.vllm_options import VLLM_VERSION
 from queuesmith.errors import ConfigError, did_you_mean
 
 
@@ -246,7 +246,8 @@ def make_preset(
 
 @cache
 def _data() -> dict[str, Any]:
-    text = files("queuesmith.engine").joinpath("step_times.toml").read_text(encoding="utf-8")
+    table = files("queuesmith.engine.presets") / "step_times.toml"
+    text = table.read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 

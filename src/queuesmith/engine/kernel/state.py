@@ -251,7 +251,7 @@ PLACED_REPLICA, PLACED_ROW = range(2)
 
 
 class Kernel(NamedTuple):
-    """All that one engine's step works on; `engine.kernel.run` gives shapes and meanings."""
+    """All that one engine's step works on; `loop.run` gives shapes and meanings."""
 
     requests: Any
     engine: Any

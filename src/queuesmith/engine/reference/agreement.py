@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from queuesmith.engine.reference import ReferenceEngine
+from queuesmith.engine.reference.engine import ReferenceEngine
 from queuesmith.engine.result import ITL_EDGES, Result
 
 #: Seconds by which instants may differ.

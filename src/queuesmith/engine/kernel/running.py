@@ -2,8 +2,13 @@
 
 from numba import njit
 
-from queuesmith.engine.kv_blocks import give_back_blocks, more_blocks, remember_blocks, take_blocks
-from queuesmith.engine.state import (
+from queuesmith.engine.kernel.kv_blocks import (
+    give_back_blocks,
+    more_blocks,
+    remember_blocks,
+    take_blocks,
+)
+from queuesmith.engine.kernel.state import (
     HELD,
     HOLD,
     PREEMPTED,
@@ -14,7 +19,7 @@ from queuesmith.engine.state import (
     WAITING,
     WAITING_KEY,
 )
-from queuesmith.engine.waiting import (
+from queuesmith.engine.kernel.waiting import (
     ask_flag,
     ask_key,
     count_scheduled,

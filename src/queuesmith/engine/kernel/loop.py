@@ -1,12 +1,13 @@
 """The compiled step loop. Arrays in, arrays out; the caller has checked them.
 
 Read `run` first: it is one step in order. The rules are those of vLLM 0.32.0's
-``Scheduler.schedule``; :mod:`queuesmith.engine.reference` says the same in plain Python. Nothing
-here knows a string, raises, or allocates inside the loop; an exception that a policy raises passes
-through, and `fault_hook` and `fault_row` of the state say what it was asked.
+``Scheduler.schedule``; `engine.reference.engine` says the same in plain Python. Nothing here knows
+a string, raises, or allocates inside the loop; an exception that a policy raises passes through, and
+`fault_hook` and `fault_row` of the state say what it was asked.
 
-The parts are in `kv_blocks`, `waiting`, `running`, `messages`, `delivery` and `jump`. All take one
-bundle, `Kernel`; none counts references (``_nrt=False``), so that a use of an array in it is free.
+The parts are in `kv_blocks`, `waiting`, `running`, `client_events`, `outputs` and `fast_forward`.
+All take one bundle, `Kernel`; none counts references (``_nrt=False``), so that a use of an array in it
+is free.
 """
 
 from contextlib import suppress
@@ -15,17 +16,17 @@ from pathlib import Path
 import numba
 from numba import njit, types
 
-from queuesmith.engine.delivery import complete_step, note_state, overlap
-from queuesmith.engine.jump import jump
-from queuesmith.engine.messages import take_messages
-from queuesmith.engine.running import (
+from queuesmith.engine.kernel.client_events import take_messages
+from queuesmith.engine.kernel.fast_forward import jump
+from queuesmith.engine.kernel.outputs import complete_step, note_state, overlap
+from queuesmith.engine.kernel.running import (
     displace,
     order_by_victim_key,
     order_matters,
     schedule_running,
     set_aside_held,
 )
-from queuesmith.engine.state import (
+from queuesmith.engine.kernel.state import (
     BLOCK_DTYPE,
     CLIENT_DTYPE,
     CONTENT_DTYPE,
@@ -36,7 +37,7 @@ from queuesmith.engine.state import (
     WORK_DTYPE,
     Kernel,
 )
-from queuesmith.engine.waiting import observe, schedule_waiting
+from queuesmith.engine.kernel.waiting import observe, schedule_waiting
 from queuesmith.request import ENGINE_DTYPE, REQUEST_DTYPE
 
 REQUEST = numba.from_dtype(REQUEST_DTYPE)
@@ -98,7 +99,15 @@ def schedule(k):
         schedule_waiting(k, budget)
 
 
-PARTS = ("kv_blocks", "waiting", "running", "messages", "delivery", "jump", "state")
+PARTS = (
+    "kv_blocks",
+    "waiting",
+    "running",
+    "client_events",
+    "outputs",
+    "fast_forward",
+    "state",
+)
 
 
 def forget_stale_code(function, parts):
@@ -122,7 +131,7 @@ def forget_stale_code(function, parts):
 
 
 with suppress(OSError):  # a folder that cannot be written has no code of ours to go stale
-    forget_stale_code("kernel.run", PARTS)
+    forget_stale_code("loop.run", PARTS)
 
 
 @njit(_RUN, cache=True, nogil=True, _nrt=False)

@@ -8,10 +8,10 @@ its tokens out when its own turn is over.
 import numpy as np
 from numba import njit
 
-from queuesmith.engine.kv_blocks import give_back_blocks, remember_blocks
-from queuesmith.engine.messages import take_aborts
-from queuesmith.engine.running import restore_running
-from queuesmith.engine.state import (
+from queuesmith.engine.kernel.client_events import take_aborts
+from queuesmith.engine.kernel.kv_blocks import give_back_blocks, remember_blocks
+from queuesmith.engine.kernel.running import restore_running
+from queuesmith.engine.kernel.state import (
     FIRST_STEP,
     NUM_STEP_LISTS,
     PREEMPTED,
@@ -22,7 +22,7 @@ from queuesmith.engine.state import (
     STEP_TOKENS,
     TOKENS,
 )
-from queuesmith.engine.waiting import grow_waiting, leave_waiting
+from queuesmith.engine.kernel.waiting import grow_waiting, leave_waiting
 from queuesmith.request import AVERAGE_WEIGHT
 
 

@@ -1,17 +1,16 @@
 """Compiled: KV blocks, counted, and under prefix caching known by name.
 
 Without prefix caching one free block is as good as another and only their number is kept. With it
-every block is a row of `pool`; the rules are those of :mod:`queuesmith.engine.block_pool`, which
-says the same in plain Python.
+every block is a row of `pool`; the rules are those of `engine.reference.block_pool`, which says the
+same in plain Python.
 
 Parameters have the same names throughout: `p` the settings, `s` the state, `r` and `w` a request's
-public row and working row, `pool`, `contents` and `tables` as :func:`queuesmith.engine.kernel.run`
-describes them.
+public row and working row, `pool`, `contents` and `tables` as `loop.run` describes them.
 """
 
 from numba import njit
 
-from queuesmith.engine.state import BLOCK, CONTENT
+from queuesmith.engine.kernel.state import BLOCK, CONTENT
 
 
 @njit(forceinline=True, _nrt=False)

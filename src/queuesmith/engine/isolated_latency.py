@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
 
 
 def ttft_alone(

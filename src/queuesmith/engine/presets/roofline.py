@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from queuesmith.documents import parse_json, read_file
-from queuesmith.engine.step_time import Preset, StepTime, make_preset, roofline_coefficients
+from queuesmith.engine.presets.step_time import Preset, StepTime, make_preset, roofline_coefficients
 from queuesmith.errors import ConfigError
 
 PROVENANCE = "roofline, unmeasured: bandwidth and peak FLOP/s only"

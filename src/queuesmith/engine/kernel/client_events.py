@@ -3,10 +3,10 @@
 import numpy as np
 from numba import njit
 
-from queuesmith.engine.kv_blocks import find_hits, give_back_blocks
-from queuesmith.engine.running import leave_running
-from queuesmith.engine.state import ABORTS, LEFT, REJECT
-from queuesmith.engine.waiting import ask_flag, enter_waiting, leave_waiting, observe
+from queuesmith.engine.kernel.kv_blocks import find_hits, give_back_blocks
+from queuesmith.engine.kernel.running import leave_running
+from queuesmith.engine.kernel.state import ABORTS, LEFT, REJECT
+from queuesmith.engine.kernel.waiting import ask_flag, enter_waiting, leave_waiting, observe
 from queuesmith.request import AVERAGE_WEIGHT
 
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine.block_pool import BlockPool
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.reference.block_pool import BlockPool
 from queuesmith.engine.workload import Workload, in_vllm_order, request_rows
 from queuesmith.errors import ConfigError, EngineError
 from queuesmith.policies import Policy

@@ -3,7 +3,9 @@
 import numpy as np
 from numba import njit
 
-from queuesmith.engine.delivery import (
+from queuesmith.engine.kernel.client_events import next_abort_time
+from queuesmith.engine.kernel.kv_blocks import more_blocks
+from queuesmith.engine.kernel.outputs import (
     begin_delivery,
     count_gap,
     count_prefill,
@@ -12,16 +14,14 @@ from queuesmith.engine.delivery import (
     note_token,
     step_seconds,
 )
-from queuesmith.engine.kv_blocks import more_blocks
-from queuesmith.engine.messages import next_abort_time
-from queuesmith.engine.state import (
+from queuesmith.engine.kernel.state import (
     RUNNING,
     STEP_BUDGET,
     STEP_IS_WHOLE,
     STEP_ROWS,
     STEP_TOKENS,
 )
-from queuesmith.engine.waiting import nobody_fits, note_backlog
+from queuesmith.engine.kernel.waiting import nobody_fits, note_backlog
 
 
 @njit(forceinline=True, _nrt=False)

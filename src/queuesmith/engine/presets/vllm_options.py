@@ -46,7 +46,8 @@ class VllmOption:
 @cache
 def vllm_options() -> Mapping[str, VllmOption]:
     """Return every option by name, in the order of ``vllm serve --help``, then those gone."""
-    text = files("queuesmith.engine").joinpath("vllm_options.csv").read_text(encoding="utf-8")
+    table = files("queuesmith.engine.presets") / "vllm_options.csv"
+    text = table.read_text(encoding="utf-8")
     options = [
         VllmOption(
             name=row["option"],

@@ -1,7 +1,7 @@
 """Reference engines behind a router, in obvious Python: slow, for tests and for reading.
 
 Everything happens in order of time: a client gives up, a step ends, a request arrives and is sent
-to a replica, a step begins; at one instant in that order. `fleet_kernel` must come to the same.
+to a replica, a step begins; at one instant in that order. `fleet_loop` must come to the same.
 """
 
 import math
@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 from queuesmith.config import EngineConfig
 from queuesmith.engine.fleet import Fleet, sent_rows
-from queuesmith.engine.reference import ReferenceEngine, Request, make_requests
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.reference.engine import ReferenceEngine, Request, make_requests
 from queuesmith.engine.workload import Workload, in_vllm_order, request_rows
 from queuesmith.policies import Policy
 from queuesmith.routers.rows import SENT_FIELDS

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from queuesmith.engine.state import PLACED_ROW
+from queuesmith.engine.kernel.state import PLACED_ROW
 
 
 @njit(forceinline=True, _nrt=False)

@@ -7,7 +7,7 @@ for less. So all engines advance to that time, or to the next known arrival, whi
 who has ended is looked up, their next turns are put into the heap of arrivals, and so on.
 
 This is the conservative simulation of parallel processes of Chandy and Misra (1979), with the
-bounded lag of Lubachevsky (1989). What each engine decides is `kernel.run`, untouched.
+bounded lag of Lubachevsky (1989). What each engine decides is `loop.run`, untouched.
 """
 
 from contextlib import suppress
@@ -16,9 +16,10 @@ import numba
 import numpy as np
 from numba import njit, types
 
-from queuesmith.engine.arrivals import look_for_ends, pop_arrival
 from queuesmith.engine.compile import ROUTE_SIGNATURE
-from queuesmith.engine.kernel import (
+from queuesmith.engine.kernel.arrivals import look_for_ends, pop_arrival
+from queuesmith.engine.kernel.kv_blocks import find_hits
+from queuesmith.engine.kernel.loop import (
     ENGINE,
     FINISHED,
     FLAG,
@@ -30,8 +31,7 @@ from queuesmith.engine.kernel import (
     next_start,
     run,
 )
-from queuesmith.engine.kv_blocks import find_hits
-from queuesmith.engine.state import (
+from queuesmith.engine.kernel.state import (
     ABORTS,
     BLOCK_DTYPE,
     CLIENT_DTYPE,
@@ -142,7 +142,7 @@ def route(
 
 
 with suppress(OSError):  # a folder that cannot be written has no code of ours to go stale
-    forget_stale_code("fleet_kernel.run_fleet", ("kernel", "arrivals", *PARTS))
+    forget_stale_code("fleet_loop.run_fleet", ("loop", "arrivals", *PARTS))
 
 _FLEET = types.int64(
     REQUEST[::1],
@@ -222,7 +222,7 @@ def run_fleet(
     """Simulate until every request has ended or the horizon is reached.
 
     It also returns when `allowance` of the fleet is used up; called again it goes on. Everything is
-    changed in place. Arrays of `kernel.run` have a dimension more in front, the replica;
+    changed in place. Arrays of `loop.run` have a dimension more in front, the replica;
     `settings`, `tables` and `residues` are shared.
 
     Parameters
@@ -248,7 +248,7 @@ def run_fleet(
     Returns
     -------
     int
-        What `kernel.run` returned that was not ``FINISHED``, from `fault_replica`; else that.
+        What `loop.run` returned that was not ``FINISHED``, from `fault_replica`; else that.
     """
     f = fleet[0]
     num_replicas = views.shape[0]

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from queuesmith.config import EngineConfig
-from queuesmith.engine import kernel
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
-from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Recording, Result
-from queuesmith.engine.state import (
+from queuesmith.engine.kernel import loop as kernel
+from queuesmith.engine.kernel.state import (
     ABORTS,
     BLOCK_DTYPE,
     CLIENT_DTYPE,
@@ -26,7 +25,8 @@ from queuesmith.engine.state import (
     STEP_DTYPE,
     WORK_DTYPE,
 )
-from queuesmith.engine.step_time import StepTime
+from queuesmith.engine.presets.step_time import StepTime
+from queuesmith.engine.result import ITL_EDGES, RESULT_DTYPE, Recording, Result
 from queuesmith.engine.workload import Workload, in_vllm_order, request_rows
 from queuesmith.errors import EngineError, PolicyError
 from queuesmith.policies import HOOKS, Policy

@@ -1,0 +1,1 @@
+"""The compiled engine: arrays in, arrays out. Read `loop` first."""

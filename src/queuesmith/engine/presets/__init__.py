@@ -1,0 +1,1 @@
+"""What a server has: step times, settings by GPU, and the options of `vllm serve`."""
