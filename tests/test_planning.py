@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import queuesmith as qs
-from queuesmith.attainment import GRID, RESOLUTION, Curve, log_interval
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.errors import ConfigError, TraceError
@@ -20,9 +19,10 @@ from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.evaluation.goals import GUARDS
 from queuesmith.metrics import slo_attainment
 from queuesmith.output_length import OutputLengthKnowledge
-from queuesmith.plan_answer import answer
-from queuesmith.plan_rows import verdict
 from queuesmith.planning import plan
+from queuesmith.planning.answer import answer
+from queuesmith.planning.curve import GRID, RESOLUTION, Curve, log_interval
+from queuesmith.planning.rows import verdict
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 from queuesmith.traces.trace import Origin, Trace

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from joblib import Parallel, delayed
 
-from queuesmith.attainment import GRID, Curve, Floats
 from queuesmith.config import EngineConfig, Slo
 from queuesmith.engine import Workload, prepare, simulate_workload
 from queuesmith.engine.compile import CompiledPolicy, compile_policy
@@ -21,6 +20,7 @@ from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import PreparedWindow, capacity, prepare_window
 from queuesmith.metrics import e2el, tpot, ttft
 from queuesmith.output_length import OutputLengthKnowledge
+from queuesmith.planning.curve import GRID, Curve, Floats
 from queuesmith.policies import Policy
 from queuesmith.windows import Window, offered_rate, scale_arrivals
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from queuesmith.attainment import Floats, log_interval
 from queuesmith.config import Slo
 from queuesmith.evaluation.goals import MARGIN
 from queuesmith.evaluation.judge import REFERENCE, kind_of
+from queuesmith.planning.capacity_search import Outcome, Probes, Service
+from queuesmith.planning.curve import Floats, log_interval
 from queuesmith.policies import Policy
-from queuesmith.probing import Outcome, Probes, Service
 from queuesmith.windows import Window
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from queuesmith._version import __version__
-from queuesmith.attainment import GRID, RESOLUTION
 from queuesmith.backends import Backend
 from queuesmith.comparison.compare import DEFAULT_SLO, DEFAULT_WINDOW_LEN, describe_knowledge
 from queuesmith.comparison.panel import DEFAULT_POLICIES, split_grids, with_reference
@@ -29,10 +28,11 @@ from queuesmith.evaluation.goals import GOALS, MARGIN, Guard, parse_guards
 from queuesmith.evaluation.judge import REFERENCE, BrokenGuard, judge
 from queuesmith.evaluation.statistics import draw_weights
 from queuesmith.output_length import OutputLengthKnowledge
-from queuesmith.plan_answer import answer, warnings
-from queuesmith.plan_rows import capacity_rows, probe_rows, probe_table
+from queuesmith.planning.answer import answer, warnings
+from queuesmith.planning.capacity_search import LIMITS, Service, make_service, search
+from queuesmith.planning.curve import GRID, RESOLUTION
+from queuesmith.planning.rows import capacity_rows, probe_rows, probe_table
 from queuesmith.policies import Policy, split_policies
-from queuesmith.probing import LIMITS, Service, make_service, search
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, cut_windows, splice
 
