@@ -203,14 +203,17 @@ def _undecided(
     standings: Sequence[Standing], others: Sequence[Standing], found: Winner
 ) -> list[str]:
     """Name what gains as much as the winner and is neither surely safe nor surely not."""
+    by_name = {one.policy.name: one for one in (*standings, *others)}
     told = []
-    for one in (*standings, *others):
-        if one.policy.name in found.undecided:
-            share = f"guards hold in {one.held_share(list(one.loads)):.0%} of draws of windows"
-            chosen = "" if one in standings else ", not the value that other windows chose"
-            told.append(f"{one.policy.name} ({share}{chosen})")
+    for name in found.undecided[:2]:
+        one = by_name[name]
+        share = f"guards hold in {one.held_share(list(one.loads)):.0%} of draws of windows"
+        chosen = "" if one in standings else ", not the value that other windows chose"
+        told.append(f"{name} ({share}{chosen})")
     if not told:
         return []
+    if len(found.undecided) > 2:
+        told.append(f"{len(found.undecided) - 2} more")
     gains = "gains" if len(told) == 1 else "gain"
     return [f"Undecided: {listed(told)} {gains} as much or more; more windows decide."]
 

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 
 from queuesmith import numbers
 from queuesmith.checking import Check, check, corrected_preset
-from queuesmith.comparison.compare import DEFAULT_SLO, Comparison, compare
+from queuesmith.comparison.compare import DEFAULT_SLO, DEFAULT_WINDOWS, Comparison, compare
 from queuesmith.config import Slo
 from queuesmith.engine.presets.step_time import Preset
-from queuesmith.evaluation.goals import DEFAULT_GOAL, GUARDS, MARGIN
+from queuesmith.evaluation.goals import DEFAULT_GOAL, GUARDS, LEAST_FOR_P999, MARGIN
 from queuesmith.evaluation.judge import REFERENCE, Change
 from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.traces.trace import Trace
@@ -108,15 +108,22 @@ def recommend(
     if trace.measured is not None:
         checked = check(trace, REFERENCE, engine=preset, seed=seed)
         preset, said = _corrected(checked, preset)
+    window_len = max(min(1000, len(trace) // _NUM_WINDOWS), 50)
+    num_requests = min(DEFAULT_WINDOWS, len(trace) // window_len) * window_len
+    # Nothing may get worse beyond a tie, whatever margins a comparison allows.
+    guards = [
+        f"{guard.name}={min(guard.margin, MARGIN)}"
+        for guard in GUARDS
+        if guard.name != "ttft_p999" or num_requests >= LEAST_FOR_P999
+    ]
     comparison = compare(
         trace,
         loads="own",
         engine=preset,
         slo=slo,
         goal=goal,
-        # Nothing may get worse beyond a tie, whatever margins a comparison allows.
-        guards=[f"{guard.name}={min(guard.margin, MARGIN)}" for guard in GUARDS],
-        window_len=max(min(1000, len(trace) // _NUM_WINDOWS), 50),
+        guards=guards,
+        window_len=window_len,
         seed=seed,
         num_workers=num_workers,
         progress=progress,

@@ -81,25 +81,44 @@ def winner(
     held = {one.policy.name: one.held_share(names) for one in gaining}
     safe = [one for one in gaining if held[one.policy.name] >= HELD_SHARE and one not in others]
     close = [one for one in gaining if one not in safe and held[one.policy.name] >= UNDECIDED_SHARE]
+
+    def undecided(best: Draws, named: Sequence[str]) -> tuple[str, ...]:
+        """Name what is as good, the largest gain first; of each policy one value at most."""
+        found = dict.fromkeys(_base(name) for name in named)
+        names = []
+        for one in sorted(close, key=lambda one: (sign * draws(one).estimate, one.policy.name)):
+            if _base(one.policy.name) not in found and _as_good(draws(one), best, sign):
+                found[_base(one.policy.name)] = None
+                names.append(one.policy.name)
+        return tuple(names)
+
     if not safe:
-        undecided = tuple(one.policy.name for one in close)
-        return Winner(goal.name, REFERENCE, (), reference.gain[goal.name], undecided)
+        stays = draws(reference)
+        return Winner(
+            goal.name, REFERENCE, (), reference.gain[goal.name], undecided(stays, [REFERENCE])
+        )
     shares = _win_shares(safe, goal, names)
-    best, *others = sorted(
+    best, *rest = sorted(
         safe,
         key=lambda one: (-shares[one.policy.name], sign * draws(one).estimate, one.policy.name),
+    )
+    tied = tuple(
+        one.policy.name
+        for one in rest
+        if shares[one.policy.name] >= TIED_SHARE or _as_good(draws(one), draws(best), sign)
     )
     return Winner(
         goal.name,
         best.policy.name,
-        tuple(
-            one.policy.name
-            for one in others
-            if shares[one.policy.name] >= TIED_SHARE or _as_good(draws(one), draws(best), sign)
-        ),
+        tied,
         gain_over(goal, {load: best.loads[load] for load in names}),
-        tuple(one.policy.name for one in close if _as_good(draws(one), draws(best), sign)),
+        undecided(draws(best), [best.policy.name, *tied]),
     )
+
+
+def _base(name: str) -> str:
+    """Return a policy's name without the values of its parameters."""
+    return name.partition("(")[0]
 
 
 def _win_shares(safe: Sequence[Standing], goal: Goal, loads: Sequence[str]) -> dict[str, float]:

@@ -2,12 +2,12 @@
 
 Read `run` first: it is one step in order. The rules are those of vLLM 0.32.0's
 ``Scheduler.schedule``; `engine.reference.engine` says the same in plain Python. Nothing here knows
-a string, raises, or allocates inside the loop; an exception that a policy raises passes through, and
-`fault_hook` and `fault_row` of the state say what it was asked.
+a string, raises, or allocates inside the loop; an exception that a policy raises passes through,
+and `fault_hook` and `fault_row` of the state say what it was asked.
 
 The parts are in `kv_blocks`, `waiting`, `running`, `client_events`, `outputs` and `fast_forward`.
-All take one bundle, `Kernel`; none counts references (``_nrt=False``), so that a use of an array in it
-is free.
+All take one bundle, `Kernel`; none counts references (``_nrt=False``), so that a use of an array in
+it is free.
 """
 
 from contextlib import suppress
