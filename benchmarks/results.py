@@ -60,25 +60,25 @@ def summarize(name: str, folder: Path) -> Comparison:
 
 
 def count_answers(name: str, folder: Path, seeds: int) -> dict[str, object]:
-    """Count the answers of several seeds, and how often they name the commonest one."""
+    """Count the answers of several seeds, and which policy most of them name.
+
+    An answer names a policy as the one to run, as one that would do as well, or as undecided. The
+    values of a policy's parameters are counted as one.
+    """
     answers = [compare(load(name, folder, seed), seed=seed).answer for seed in range(seeds)]
-    commonest, first = Counter(_names(each.policy)[0] for each in answers).most_common(1)[0]
-    tied = sum(commonest in _names(each.policy, *each.tied) for each in answers)
-    named = sum(commonest in _names(each.policy, *each.tied, *each.undecided) for each in answers)
+    named = Counter(
+        policy
+        for each in answers
+        for policy in {one.partition("(")[0] for one in (each.policy, *each.tied, *each.undecided)}
+    )
+    most, times = named.most_common(1)[0]
     return {
         "source": name,
         "seeds": seeds,
+        "named_most": most,
+        "named_in": times,
         "answers": dict(Counter(answer.policy for answer in answers)),
-        "commonest": commonest,
-        "named_first": first,
-        "named_or_tied": tied,
-        "named_tied_or_undecided": named,
     }
-
-
-def _names(*policies: str) -> list[str]:
-    """Return policies without the values of their parameters."""
-    return [policy.partition("(")[0] for policy in policies]
 
 
 def main() -> None:
