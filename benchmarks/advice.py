@@ -21,7 +21,6 @@ from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.evaluation.goals import GUARDS, MARGIN, get_goal
 from queuesmith.evaluation.judge import beside, draw_weights
 from queuesmith.evaluation.statistics import STATISTICS
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.study.advise import advise
 from queuesmith.study.design import Design
@@ -29,6 +28,7 @@ from queuesmith.study.inputs import features
 from queuesmith.study.summary import deployable, load_summary, main_engine
 from queuesmith.traces import load_trace
 from queuesmith.windows import cut_windows
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 METRICS = ("ttft_mean", "ttft_p99", "e2el_mean", "slo_attainment")
 LOADS = ("knee", "heavy")

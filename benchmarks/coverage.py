@@ -21,11 +21,11 @@ from queuesmith.engine.presets.step_time import get_preset
 from queuesmith.evaluation.evaluate import evaluate, parse_loads
 from queuesmith.evaluation.samples import Samples, Totals
 from queuesmith.evaluation.statistics import STATISTICS
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.stats import bootstrap_weights, interval
 from queuesmith.stats.intervals import Draws, combine
 from queuesmith.windows import cut_windows
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 MODELS = ("azure_2023_conv", "azure_2023_code", "azure_2024_conv", "mooncake_conversation")
 POLICIES = ("sjf", "sjf_aging", "hrrn")

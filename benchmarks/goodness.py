@@ -20,15 +20,15 @@ from plotly.subplots import make_subplots
 
 from queuesmith.engine.presets.step_time import DEFAULT_PRESET, get_preset
 from queuesmith.evaluation.evaluate import evaluate, parse_loads
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.stats import kendall_tau_b
 from queuesmith.traces import Trace, load_trace
-from queuesmith.traces.fit_sessions import spread_batches
-from queuesmith.traces.fit_windows import read_windows
+from queuesmith.traces.fitting.sessions import spread_batches
+from queuesmith.traces.fitting.windows import read_windows
 from queuesmith.traces.statistics import rank_autocorrelation, rank_correlation, trace_statistics
 from queuesmith.traces.synthetic import load_model
 from queuesmith.windows import Window, cut_windows
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 SEEDS = range(20)
 RANKING_SEEDS = range(5)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import queuesmith as qs
 from queuesmith.comparison.compare import Comparison, compare
-from queuesmith.window_tables import read_windows
 from queuesmith.windows import Window
+from queuesmith.windows.tables import read_windows
 
 RESULTS = Path(__file__).parents[1] / "results"
 SOURCES = {

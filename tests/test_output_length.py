@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from queuesmith.errors import ConfigError
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces import MAX_TOKENS, Trace
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 
 def make_trace(output_len):

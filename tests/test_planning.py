@@ -18,7 +18,6 @@ from queuesmith.errors import ConfigError, TraceError
 from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.evaluation.goals import GUARDS
 from queuesmith.metrics import slo_attainment
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.planning import plan
 from queuesmith.planning.answer import answer
 from queuesmith.planning.curve import GRID, RESOLUTION, Curve, log_interval
@@ -27,6 +26,7 @@ from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 from queuesmith.traces.trace import Origin, Trace
 from queuesmith.windows import cut_windows, scale_arrivals
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 #: A prompt costs one step and gives the first token, so a request of n output tokens takes n s.
 ONE_SEAT = Preset(

@@ -12,13 +12,13 @@ from queuesmith.engine.fleet import Fleet
 from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import ConfigError, PolicyError, TraceError
 from queuesmith.evaluation.evaluate import Load, evaluate
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.report import write_html
 from queuesmith.routers import get_router
 from queuesmith.traces import load_trace
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import cut_windows
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 ONE_SEAT = EngineConfig(
     max_num_seqs=1, max_num_batched_tokens=64, max_model_len=64, num_gpu_blocks=100

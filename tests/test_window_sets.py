@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.window_sets import PARTS, WindowSet
 from queuesmith.windows import Window
+from queuesmith.windows.frozen import PARTS, WindowSet
 
 NUM_ROWS = 400
 

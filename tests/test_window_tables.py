@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from queuesmith.errors import TraceError
-from queuesmith.window_tables import read_windows
 from queuesmith.windows import UNKNOWN_ROW, adjoin
+from queuesmith.windows.tables import read_windows
 
 HEADER = (
     "window_id,lambda_ref,request_index,arrival_time_s,prompt_tokens,output_tokens,"

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from queuesmith.traces.model_file import format_clients
+from queuesmith.traces.models.model_file import format_clients
 from queuesmith.traces.synthetic import load_model
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 TESTS = Path(__file__).parents[1]
 NUM_ROWS = 12

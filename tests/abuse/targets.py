@@ -35,7 +35,6 @@ from queuesmith.evolve.run import begin, summary
 from queuesmith.evolve.sandbox.allow_list import check_form
 from queuesmith.evolve.scoring.cells import TOTALS, Cell, CellResult
 from queuesmith.limits import Limit
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy, split_policies
 from queuesmith.study.advise import advise
 from queuesmith.study.design import Design
@@ -46,10 +45,11 @@ from queuesmith.study.summary import load_summary, save_summary
 from queuesmith.traces import MAX_TOKENS, Trace, load_trace
 from queuesmith.traces.describe import describe
 from queuesmith.traces.imported import import_file
-from queuesmith.traces.servegen import read_servegen
+from queuesmith.traces.readers.servegen import read_servegen
 from queuesmith.traces.synthetic import load_model
-from queuesmith.window_sets import WindowSet, is_window_set
-from queuesmith.window_tables import read_windows
+from queuesmith.windows.frozen import WindowSet, is_window_set
+from queuesmith.windows.predictions import OutputLengthKnowledge
+from queuesmith.windows.tables import read_windows
 
 from . import samples
 from .mutate import OF_BYTES, OF_TEXT, date, flip, in_place, number, spoil, text

@@ -19,7 +19,7 @@ from queuesmith.evolve.archive.archive import FILE, Archive
 from queuesmith.limits import Limit
 from queuesmith.policies import get_policy, split_policies
 from queuesmith.traces import load_trace
-from queuesmith.traces.servegen import read_servegen
+from queuesmith.traces.readers.servegen import read_servegen
 
 from . import command_line, samples
 from .targets import TARGETS, read

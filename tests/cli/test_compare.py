@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from queuesmith.comparison.panel import DEFAULT_POLICIES
 from queuesmith.policies import policy_names
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 FILES = {"comparison.json", "cells.parquet", "report.html"}
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compare_json.md"

@@ -8,7 +8,7 @@ import pytest
 from evolve.judged import GOOD_TEXT, small_case, with_run
 from queuesmith.evolve.gates import judge as judgement
 from queuesmith.evolve.gates.ledger import HeldOut, Ledger
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 CONFIG = """
 name = "small"

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from queuesmith.cli import run
-from queuesmith.report.traffic import render_traffic
-from queuesmith.report.traffic_figures import build_traffic_figures
-from queuesmith.report.traffic_text import picture, print_description, sentences
+from queuesmith.report.traffic.figures import build_traffic_figures
+from queuesmith.report.traffic.page import render_traffic
+from queuesmith.report.traffic.text import picture, print_description, sentences
 from queuesmith.traces import BlockHashes, Trace
 from queuesmith.traces.catalog import catalogue
 from queuesmith.traces.describe import describe

@@ -22,9 +22,9 @@ from queuesmith.deploy.schedule import aiperf_lines, timed_trace_lines
 from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import OWN, Load, capacity
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import cut_windows, offered_rate
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 STEP = StepTime(a=5e-3, b2=1e-5)
 CONFIG = EngineConfig()

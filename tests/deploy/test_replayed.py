@@ -17,10 +17,10 @@ from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.errors import TraceError
 from queuesmith.evaluation.evaluate import Load
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import cut_windows
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 #: Too short for some prompts, which `ab` leaves out and numbers the rest anew.
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=256, max_model_len=500)

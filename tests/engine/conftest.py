@@ -13,9 +13,9 @@ from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.engine.reference.agreement import first_difference
 from queuesmith.engine.reference.engine import ReferenceEngine
 from queuesmith.engine.result import Result
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import Policy, load_text
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 #: Every step takes one second, so that step k starts at second k while nothing is idle.
 ONE_SECOND = StepTime(a=1.0)

@@ -13,8 +13,8 @@ from queuesmith.engine import can_run, prepare
 from queuesmith.engine.presets.step_time import DEFAULT_PRESET, StepTime, get_preset
 from queuesmith.engine.result import ITL_EDGES
 from queuesmith.errors import ConfigError, QueuesmithError, TraceError, UnknownPolicy
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.traces.trace import Trace
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 ONE_SECOND = StepTime(a=1.0)
 SMALL = EngineConfig(

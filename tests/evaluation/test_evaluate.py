@@ -22,11 +22,11 @@ from queuesmith.evaluation.evaluate import (
     scale_to_load,
 )
 from queuesmith.metrics import METRICS
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
 from queuesmith.traces import Trace
 from queuesmith.windows import cut_windows, offered_rate
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 ONE_SECOND = StepTime(a=1.0)
 #: A prompt costs one step and gives the first token, so a request of n output tokens takes n steps.

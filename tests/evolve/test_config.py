@@ -21,7 +21,7 @@ from queuesmith.evolve.gp.program import Program
 from queuesmith.evolve.proposers import make_control, make_proposer
 from queuesmith.evolve.scoring.scale import make_scale
 from queuesmith.evolve.scoring.traffic import freeze_windows, pick_windows, tuning_traffic, who_wins
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 from .toy import CONFIG, toy_config
 

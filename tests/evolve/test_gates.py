@@ -32,9 +32,9 @@ from queuesmith.evolve.gates.stress import (
     stress_windows,
 )
 from queuesmith.evolve.scoring.standing import Difference
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.stats.intervals import Draws
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 from .judged import GOOD, GOOD_TEXT, ONE_MACHINE_TEXT, WEAK_TEXT, policy, small_case, with_run
 

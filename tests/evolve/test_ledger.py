@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError
 from queuesmith.evolve.gates.ledger import HeldOut, Ledger, Spent, ledger_path
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 from .kill_ledger import windows
 

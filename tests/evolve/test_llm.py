@@ -20,7 +20,7 @@ from queuesmith.evolve.llm.proposer import MAX_FAILURES, Llm
 from queuesmith.evolve.sandbox.allow_list import check_form
 from queuesmith.evolve.scoring.scale import make_scale
 from queuesmith.evolve.scoring.traffic import tuning_traffic
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 from .llm_server import (
     body,

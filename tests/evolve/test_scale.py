@@ -39,11 +39,11 @@ from queuesmith.evolve.scoring.scale import (
     make_scale,
     prepare_traffic,
 )
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy, policy_names
 from queuesmith.traces import load_trace
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import cut_windows
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 PRESET = get_preset("llama-3.1-8b/h100_sxm")
 KNOWLEDGE = OutputLengthKnowledge("noisy")

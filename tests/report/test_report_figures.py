@@ -25,7 +25,7 @@ from queuesmith.report.parts import (
     policy_line,
     policy_styles,
 )
-from queuesmith.report.workload import workload
+from queuesmith.report.traffic.workload import workload
 from queuesmith.traces.trace import Trace
 
 

@@ -11,7 +11,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.engine import simulate
 from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import ConfigError
-from queuesmith.report.timeline import write_timeline
+from queuesmith.report.traffic.timeline import write_timeline
 from queuesmith.traces.trace import Trace
 
 SMALL = EngineConfig(

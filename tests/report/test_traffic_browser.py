@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from queuesmith.report.traffic import write_traffic
+from queuesmith.report.traffic.page import write_traffic
 from queuesmith.traces import BlockHashes, Trace
 from queuesmith.traces.describe import describe
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import TraceError
 from queuesmith.traces import MAX_TOKENS, load_trace
-from queuesmith.traces.servegen import read_servegen
-from queuesmith.window_tables import read_windows
+from queuesmith.traces.readers.servegen import read_servegen
+from queuesmith.windows.tables import read_windows
 
 NUM_ROWS = 12
 

@@ -12,7 +12,7 @@ import pytest
 
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces import load_trace
-from queuesmith.traces.bailian import link_sessions
+from queuesmith.traces.readers.bailian import link_sessions
 
 BURSTGPT = [
     {
@@ -456,7 +456,7 @@ def test_a_mapping_makes_any_file_a_plain_table(load):
 def test_a_table_of_windows_is_no_trace(load):
     text = "window_id,lambda_ref,arrival_time_s,prompt_tokens,output_tokens\nw0,1.5,0,1,1\n"
 
-    with pytest.raises(TraceError, match=r"queuesmith\.window_tables\.read_windows"):
+    with pytest.raises(TraceError, match=r"queuesmith\.windows\.tables\.read_windows"):
         load(text)
 
 

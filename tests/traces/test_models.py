@@ -8,9 +8,9 @@ import pytest
 
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces import Trace, fit, load_trace
-from queuesmith.traces.client import Start
-from queuesmith.traces.fit_sessions import spread_batches
-from queuesmith.traces.fit_windows import read_windows
+from queuesmith.traces.fitting.sessions import spread_batches
+from queuesmith.traces.fitting.windows import read_windows
+from queuesmith.traces.models.client import Start
 from queuesmith.traces.statistics import (
     rank_autocorrelation,
     rank_correlation,

@@ -10,7 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.traces import jsonl, load_trace
+from queuesmith.traces import load_trace
+from queuesmith.traces.columns import jsonl
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from queuesmith.cli import run
-from queuesmith.report.traffic_text import sentences
+from queuesmith.report.traffic.text import sentences
 from queuesmith.traces import Trace, load_trace
 from queuesmith.traces.catalog import find_file
 from queuesmith.traces.describe import describe

@@ -9,7 +9,7 @@ import pytest
 
 from queuesmith.errors import TraceError
 from queuesmith.traces import load_trace
-from queuesmith.traces.servegen import is_servegen, read_servegen
+from queuesmith.traces.readers.servegen import is_servegen, read_servegen
 
 RATES = "0,0,0,,0,0\n600,0.085,6.69,Gamma,0.02,73.0\n1200,0.5,1.25,Weibull,0.75,1.5\n"
 LENGTHS = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.traces import load_trace
-from queuesmith.traces.time_units import UNITS, epoch_unit, unit_of, without_unit
+from queuesmith.traces.columns.time_units import UNITS, epoch_unit, unit_of, without_unit
 
 NAN = float("nan")
 START = 1_767_225_600

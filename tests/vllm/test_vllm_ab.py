@@ -24,10 +24,10 @@ from queuesmith.engine.presets.step_time import StepTime
 from queuesmith.errors import PolicyError
 from queuesmith.evaluation.evaluate import parse_loads
 from queuesmith.evaluation.goals import GUARDS, get_goal
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import cut_windows
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 pytestmark = pytest.mark.vllm
 

@@ -26,11 +26,11 @@ from queuesmith.engine import Workload, prepare
 from queuesmith.engine.compile import compile_policy
 from queuesmith.engine.presets.step_time import DEFAULT_PRESET, Preset, StepTime, get_preset
 from queuesmith.errors import ConfigError, TraceError
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
 from queuesmith.stats import quantiles
 from queuesmith.traces.measured import LATENCIES
 from queuesmith.traces.trace import Trace
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 SCHEMA = "queuesmith.check/1"
 

@@ -127,9 +127,9 @@ def ab(
     from queuesmith.deploy.ab import MIN_REPEATS, left_out, make_cells, simulate_arms
     from queuesmith.evaluation.evaluate import parse_loads
     from queuesmith.evaluation.goals import get_goal, parse_guards
-    from queuesmith.output_length import OutputLengthKnowledge
     from queuesmith.policies import get_policy
     from queuesmith.windows import Window, cut_windows
+    from queuesmith.windows.predictions import OutputLengthKnowledge
 
     ways = [base_url is not None, model is not None, virtual_clock]
     if sum(ways) != 1 and not (export and sum(ways) <= 1):

@@ -82,7 +82,7 @@ class EngineOptions:
 def load(source: str, traffic: TrafficOptions, seed: int) -> "Trace":
     """Read or draw the trace that the user named."""
     from queuesmith.traces import load_trace
-    from queuesmith.window_sets import is_window_set
+    from queuesmith.windows.frozen import is_window_set
 
     if is_window_set(Path(source)):
         raise ConfigError(f"{source} is a window set; `queuesmith compare` runs it")
@@ -103,7 +103,7 @@ def load_windows(
 
     Also returns the name, the part and the hash of a window set.
     """
-    from queuesmith.window_sets import WindowSet, is_window_set
+    from queuesmith.windows.frozen import WindowSet, is_window_set
 
     if is_window_set(Path(source)):
         if traffic != TrafficOptions():
@@ -122,7 +122,7 @@ def _load_trace_or_windows(
     try:
         return load(source, traffic, seed)
     except NotOneTrace:
-        from queuesmith.window_tables import read_windows
+        from queuesmith.windows.tables import read_windows
 
         return read_windows(source)
 

@@ -118,7 +118,7 @@ def simulate(
     if requests is not None:
         write_whole(requests, lambda path: _write_table(_table(result), path, requests.suffix))
     if timeline is not None:
-        from queuesmith.report.timeline import write_timeline
+        from queuesmith.report.traffic.timeline import write_timeline
 
         write_whole(timeline, lambda path: write_timeline(result, path))
     if json_:

@@ -95,14 +95,14 @@ def describe(
 
     document = {**describe(requests), "resembles": resemblance(requests)}
     if output is not None:
-        from queuesmith.report.traffic import write_traffic
+        from queuesmith.report.traffic.page import write_traffic
 
         write_whole(output, lambda path: write_traffic(document, requests, path))
     with reader_may_leave():
         if json_:
             print(json.dumps(document, indent=1))
         else:
-            from queuesmith.report.traffic_text import print_description
+            from queuesmith.report.traffic.text import print_description
 
             print_description(document, _console())
     if output is not None:

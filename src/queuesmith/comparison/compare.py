@@ -37,11 +37,11 @@ from queuesmith.evaluation.goals import (
 )
 from queuesmith.evaluation.judge import REFERENCE, judge
 from queuesmith.evaluation.samples import Samples
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy, split_policies
 from queuesmith.routers import Router, get_router
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, cut_windows, splice
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 SCHEMA = "queuesmith.compare/2"
 

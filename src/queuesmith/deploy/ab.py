@@ -29,9 +29,9 @@ from queuesmith.engine.run import simulate_workload
 from queuesmith.engine.workload import Workload, can_run, prepare
 from queuesmith.errors import ConfigError, TraceError
 from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, Load, capacity
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy
 from queuesmith.windows import Window, offered_rate, scale_arrivals
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 STOCK = "stock"
 MIN_REPEATS = 3

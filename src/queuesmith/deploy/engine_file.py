@@ -10,7 +10,7 @@ from queuesmith.config import EngineConfig
 from queuesmith.documents import parse_toml, read_file
 from queuesmith.engine.presets.step_time import Preset, StepTime
 from queuesmith.errors import ConfigError
-from queuesmith.traces.source import one_line
+from queuesmith.traces.columns.source import one_line
 
 SCHEMA = "queuesmith.engine/1"
 

@@ -15,10 +15,10 @@ from queuesmith.engine.reference.engine import simulate_reference
 from queuesmith.engine.result import Result
 from queuesmith.engine.run import simulate_workload
 from queuesmith.engine.workload import Workload, can_run, prepare
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
 from queuesmith.routers import Router, get_router
 from queuesmith.traces.trace import Trace
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 __all__ = [
     "Workload",

@@ -24,11 +24,11 @@ from queuesmith.engine.result import Result
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
 from queuesmith.evaluation.samples import Samples, pool
 from queuesmith.metrics import METRICS, summarize
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
 from queuesmith.traces.block_hashes import BlockHashes
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, offered_rate, scale_arrivals
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 #: Named load regions, as offered rate / capacity.
 LOADS = {

@@ -17,9 +17,9 @@ from queuesmith.errors import ConfigError, did_you_mean
 from queuesmith.evaluation.evaluate import Load, parse_loads
 from queuesmith.evaluation.goals import DEFAULT_GOAL, Goal, Guard, get_goal, parse_guards
 from queuesmith.evolve.fields import check_names, number, read_table
-from queuesmith.output_length import OutputLengthKnowledge
-from queuesmith.traces.source import one_line
-from queuesmith.window_sets import PARTS
+from queuesmith.traces.columns.source import one_line
+from queuesmith.windows.frozen import PARTS
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 SCHEMA = 1
 MAX_BYTES = 100_000

@@ -17,7 +17,7 @@ from queuesmith.evolve.gp.terminals import KNOWLEDGE, TERMS
 from queuesmith.evolve.gp.variation import Space
 from queuesmith.evolve.llm.proposer import Llm
 from queuesmith.policies.policy import read_source
-from queuesmith.traces.source import one_line
+from queuesmith.traces.columns.source import one_line
 
 CONTROL = "random"
 NAMES = ("gp", CONTROL, "files", "llm")

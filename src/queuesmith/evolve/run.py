@@ -36,7 +36,7 @@ from queuesmith.evolve.scoring.traffic import (
 )
 from queuesmith.policies import get_policy
 from queuesmith.policies.policy import load_text
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 SCHEMA = "queuesmith.evolve/1"
 BEST_FILE = "best.py"

@@ -27,7 +27,6 @@ from queuesmith.evaluation.evaluate import OWN, Load, evaluate
 from queuesmith.evaluation.goals import GOALS, MARGIN, Guard, parse_guards
 from queuesmith.evaluation.judge import REFERENCE, BrokenGuard, judge
 from queuesmith.evaluation.statistics import draw_weights
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.planning.answer import answer, warnings
 from queuesmith.planning.capacity_search import LIMITS, Service, make_service, search
 from queuesmith.planning.curve import GRID, RESOLUTION
@@ -35,6 +34,7 @@ from queuesmith.planning.rows import capacity_rows, probe_rows, probe_table
 from queuesmith.policies import Policy, split_policies
 from queuesmith.traces.trace import Trace
 from queuesmith.windows import Window, cut_windows, splice
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 SCHEMA = "queuesmith.plan/2"
 DEFAULT_ATTAINMENT = 0.99

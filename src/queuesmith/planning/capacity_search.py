@@ -19,10 +19,10 @@ from queuesmith.engine.presets.step_time import Preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import PreparedWindow, capacity, prepare_window
 from queuesmith.metrics import e2el, tpot, ttft
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.planning.curve import GRID, Curve, Floats
 from queuesmith.policies import Policy
 from queuesmith.windows import Window, offered_rate, scale_arrivals
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 LIMITS = ("ttft", "tpot", "e2el")
 

@@ -27,7 +27,7 @@ from queuesmith.report.parts import (
     policy_line,
     reference_line,
 )
-from queuesmith.report.workload import workload
+from queuesmith.report.traffic.workload import workload
 from queuesmith.stats import quantiles
 
 NUM_QUANTILES = 200

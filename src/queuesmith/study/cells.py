@@ -14,10 +14,10 @@ from queuesmith.engine.presets.step_time import Preset
 from queuesmith.engine.result import Result
 from queuesmith.evaluation.evaluate import Load, evaluate
 from queuesmith.metrics import METRICS, anwg, queued_time, ttft
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy
 from queuesmith.study.design_file import SLOTS, knowledge_name
 from queuesmith.study.inputs import StudyWindow, source_seed
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 #: Deadlines as if they had left so many times the time after the arrival.
 SLACKS = (0.5, 2.0, 4.0)

@@ -18,13 +18,13 @@ from queuesmith.documents import parse_toml
 from queuesmith.engine.presets.step_time import Preset
 from queuesmith.errors import ConfigError
 from queuesmith.evaluation.evaluate import Load
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy
 from queuesmith.policies.policy import load_text
 from queuesmith.study import design_file
 from queuesmith.study.design_file import SLOTS, Sensitivity, knowledge_name
 from queuesmith.study.inputs import Source, SourceInputs, StudyWindow, read_inputs
-from queuesmith.traces.source import one_line
+from queuesmith.traces.columns.source import one_line
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 
 @dataclass(frozen=True)

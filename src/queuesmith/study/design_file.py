@@ -14,10 +14,10 @@ from queuesmith.engine.presets.step_time import Preset, get_preset
 from queuesmith.errors import ConfigError, QueuesmithError, TraceError, did_you_mean
 from queuesmith.evaluation.evaluate import Load, parse_loads
 from queuesmith.metrics import METRICS
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
 from queuesmith.study.inputs import Source
 from queuesmith.traces.synthetic import load_model
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 #: The slot engine of LSSP, which has policies, loads and metrics of its own.
 SLOTS = "lssp_slots"

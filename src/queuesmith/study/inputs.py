@@ -18,8 +18,8 @@ from queuesmith.traces.catalog import TRACES_VARIABLE, catalogue, resolve
 from queuesmith.traces.describe import count_cv, gap_cv
 from queuesmith.traces.statistics import rank_correlation
 from queuesmith.traces.trace import Trace
-from queuesmith.window_tables import read_windows
 from queuesmith.windows import UNKNOWN_ROW, Window, cut_windows, thin
+from queuesmith.windows.tables import read_windows
 
 Kind = Literal["real", "modelled"]
 KINDS: tuple[Kind, ...] = ("real", "modelled")

@@ -24,8 +24,8 @@ from queuesmith.study.inputs import Source, SourceInputs, StudyWindow
 from queuesmith.traces import load_trace
 from queuesmith.traces.catalog import catalogue, find_file, traces_folder
 from queuesmith.traces.trace import Trace
-from queuesmith.window_tables import read_windows
 from queuesmith.windows import UNKNOWN_ROW, Window
+from queuesmith.windows.tables import read_windows
 
 WINDOW_LEN = 200
 NUM_PILOT = 10

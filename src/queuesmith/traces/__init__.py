@@ -3,33 +3,15 @@
 import os
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 
-from queuesmith.errors import ConfigError, NotOneTrace, TraceError, did_you_mean
-from queuesmith.traces.access_log import is_access_log, read_access_log
-from queuesmith.traces.aiperf import is_aiperf, read_aiperf
-from queuesmith.traces.azure import is_azure, read_azure
-from queuesmith.traces.bailian import is_bailian, read_bailian
+from queuesmith.errors import ConfigError, TraceError, did_you_mean
 from queuesmith.traces.block_hashes import BlockHashes
-from queuesmith.traces.burstgpt import is_burstgpt, read_burstgpt
 from queuesmith.traces.catalog import catalogue, resolve
-from queuesmith.traces.claude_code import is_claude_code, read_claude_code
-from queuesmith.traces.cleaning import Given
-from queuesmith.traces.format_reader import find_format, read_format
-from queuesmith.traces.guidellm import is_guidellm, read_guidellm
-from queuesmith.traces.litellm import is_litellm, read_litellm
-from queuesmith.traces.mooncake import is_mooncake, read_mooncake
-from queuesmith.traces.openai_usage import is_openai_usage, read_openai_usage
-from queuesmith.traces.otel import is_otel, read_otel
-from queuesmith.traces.records import Records
-from queuesmith.traces.servegen import is_servegen
-from queuesmith.traces.source import open_source
+from queuesmith.traces.columns.cleaning import Given
+from queuesmith.traces.readers import read_file
+from queuesmith.traces.readers.servegen import is_servegen
 from queuesmith.traces.synthetic import load_model, model_names
-from queuesmith.traces.table import column_names, map_known, read_table
-from queuesmith.traces.totals import refuse_totals
 from queuesmith.traces.trace import MAX_TIME, MAX_TOKENS, Origin, Trace
-from queuesmith.traces.vllm_bench import is_vllm_bench, read_vllm_bench
-from queuesmith.traces.vllm_log import is_vllm_log, read_vllm_log
 
 __all__ = ["MAX_TIME", "MAX_TOKENS", "BlockHashes", "Origin", "Trace", "load_trace"]
 
@@ -37,29 +19,6 @@ _MODEL = "@model"
 #: More would not fit into the memory of most machines.
 MAX_REQUESTS = 100_000_000
 _OWN_MODEL = ".toml"
-
-#: Logs of lines that are no table.
-_LOGS = (
-    (is_vllm_log, read_vllm_log),
-    (is_access_log, read_access_log),
-)
-#: Logs of nested JSON, those first that others could be taken for.
-_NESTED = (
-    (is_guidellm, read_guidellm),
-    (is_vllm_bench, read_vllm_bench),
-    (is_aiperf, read_aiperf),
-    (is_otel, read_otel),
-    (is_claude_code, read_claude_code),
-    (is_openai_usage, read_openai_usage),
-)
-#: Formats that are known by their columns; the first that fits is taken. Bailian has every column
-#: of Mooncake.
-_TABLES = (
-    (is_bailian, read_bailian),
-    (is_mooncake, read_mooncake),
-    (is_burstgpt, read_burstgpt),
-    (is_azure, read_azure),
-)
 
 
 def load_trace(
@@ -111,8 +70,8 @@ def load_trace(
     ------
     TraceError
         If there is no such file or model, or no row can be used; or if the file holds windows
-        (:func:`queuesmith.window_tables.read_windows`) or the statistics of ServeGen
-        (:func:`queuesmith.traces.servegen.read_servegen`).
+        (:func:`queuesmith.windows.tables.read_windows`) or the statistics of ServeGen
+        (:func:`queuesmith.traces.readers.servegen.read_servegen`).
     ConfigError
         If an option makes no sense.
 
@@ -150,7 +109,7 @@ def load_trace(
             f"{path.name} holds statistics of ServeGen, not requests; draw requests from a model: "
             f"{', '.join(models)}"
         )
-    trace = _read_file(path, columns, Given(unit, hash_block_size))
+    trace = read_file(path, columns, Given(unit, hash_block_size))
     if hash_block_size and trace.block_hashes is None:
         raise ConfigError(
             f"{path.name} has no hashes of prompt blocks; leave --hash-block-size out"
@@ -159,33 +118,3 @@ def load_trace(
         note = f"the first {num_requests:,} of {len(trace):,} requests"
         trace = trace.take(slice(0, num_requests)).with_origin(notes=(*trace.origin.notes, note))
     return trace
-
-
-def _read_file(path: Path, columns: Mapping[str, str] | None, given: Given) -> Trace:
-    opened = open_source(path)
-    if columns:
-        return read_table(opened, columns=columns, given=given)
-    refuse_totals(opened)
-    for is_log, read_log in _LOGS:
-        if is_log(opened):
-            return read_log(opened, given)
-    records = Records.peek(opened)
-    form = find_format(records, [] if records.head else column_names(opened))
-    if form is not None:
-        names = [] if records.head else column_names(opened)
-        return read_format(form, records, names, given)
-    for is_nested, read_nested in _NESTED:
-        if is_nested(records):
-            return read_nested(records, given)
-    names = column_names(opened)
-    if len(map_known(names, {"window": "window_id", "rate": "lambda_ref"})) == 2:
-        raise NotOneTrace(
-            f"{path.name} holds windows, each on its own clock, and not one trace; "
-            "queuesmith.window_tables.read_windows reads it"
-        )
-    for is_table, read_columns in _TABLES:
-        if is_table(names):
-            return read_columns(opened, names, given)
-    if is_litellm(names):
-        return read_litellm(opened, records, names, given)
-    return read_table(opened, given=given)

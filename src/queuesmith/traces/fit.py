@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from queuesmith.errors import QueuesmithError, TraceError
-from queuesmith.traces.client import Client, Drift
+from queuesmith.traces.models.client import Client, Drift
 from queuesmith.traces.synthetic import WorkloadModel, format_model, parse_model
 from queuesmith.traces.trace import Trace
 
@@ -26,10 +26,10 @@ MIN_REQUESTS = 500
 #: Makes a model of files and its name; found by module and function, as it is made of this module.
 Recipe = Callable[[Sequence[Path], str], WorkloadModel]
 _RECIPES = {
-    "bailian": ("fit_windows", "fit_bailian"),
-    "burstgpt": ("fit_windows", "fit_burstgpt"),
-    "mooncake": ("fit_sessions", "fit_mooncake"),
-    "servegen": ("fit_servegen", "fit_servegen"),
+    "bailian": ("windows", "fit_bailian"),
+    "burstgpt": ("windows", "fit_burstgpt"),
+    "mooncake": ("sessions", "fit_mooncake"),
+    "servegen": ("servegen", "fit_servegen"),
 }
 _NUM_SCALES = 4
 _NUM_BINS = 20
@@ -388,7 +388,7 @@ def _fit(
 
     if recipe is not None:
         module, function = _RECIPES[recipe]
-        fit: Recipe = getattr(import_module(f"queuesmith.traces.{module}"), function)
+        fit: Recipe = getattr(import_module(f"queuesmith.traces.fitting.{module}"), function)
         return fit(files, name)
     if len(files) > 1:
         raise TraceError(f"a model is fitted to one trace, got {len(files)} files; name a recipe")

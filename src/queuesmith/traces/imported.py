@@ -18,8 +18,8 @@ from queuesmith.traces.catalog import (
     hash_file,
     traces_folder,
 )
-from queuesmith.traces.clocks import CLOCKED, LASTING
-from queuesmith.traces.table import HASH_BLOCK_SIZE
+from queuesmith.traces.columns.clocks import CLOCKED, LASTING
+from queuesmith.traces.columns.table import HASH_BLOCK_SIZE
 
 _COLUMNS = (
     "arrival_time",

@@ -1,7 +1,8 @@
 """Draw traces from workload models: numbers fitted to real traffic, shipped with the package.
 
-A model is one or more clients (:mod:`queuesmith.traces.client`), each with arrivals and lengths of
-its own, some with conversations (:mod:`queuesmith.traces.sessions`), merged by time of arrival.
+A model is one or more clients (:mod:`queuesmith.traces.models.client`), each with arrivals and
+lengths of its own, some with conversations (:mod:`queuesmith.traces.models.sessions`), merged by
+time of arrival.
 
 :mod:`queuesmith.traces.fit` makes the files.
 """
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from queuesmith.documents import read_file
 from queuesmith.errors import ConfigError, TraceError, did_you_mean
-from queuesmith.traces.client import HOUR, HOURS, Client, Start
-from queuesmith.traces.model_file import format_clients, parse_clients
-from queuesmith.traces.sessions import WARM_UP, Draw, name_blocks
+from queuesmith.traces.models.client import HOUR, HOURS, Client, Start
+from queuesmith.traces.models.model_file import format_clients, parse_clients
+from queuesmith.traces.models.sessions import WARM_UP, Draw, name_blocks
 from queuesmith.traces.trace import Origin, Trace
 
 

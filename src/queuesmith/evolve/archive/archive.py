@@ -30,7 +30,7 @@ from queuesmith.evolve.archive.writer import Writer
 from queuesmith.evolve.candidate import Candidate, Generation
 from queuesmith.evolve.config import CURRENCIES
 from queuesmith.evolve.scoring.cells import Cell, CellResult
-from queuesmith.traces.source import one_line
+from queuesmith.traces.columns.source import one_line
 
 FILE = "archive.sqlite"
 

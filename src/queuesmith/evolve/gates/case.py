@@ -11,7 +11,7 @@ from queuesmith.evolve.candidate import Candidate, text_sha256
 from queuesmith.evolve.config import EvolveConfig, parse_config, read_config
 from queuesmith.evolve.gates.control import Pair
 from queuesmith.evolve.scoring.traffic import freeze_windows, run_windows
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 
 @dataclass(frozen=True)

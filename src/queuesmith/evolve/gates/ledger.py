@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from queuesmith.documents import parse_json, read_file
 from queuesmith.errors import ConfigError
-from queuesmith.window_sets import WindowSet
+from queuesmith.windows.frozen import WindowSet
 
 VARIABLE = "QUEUESMITH_LEDGER"
 SCHEMA = "queuesmith.ledger/1"

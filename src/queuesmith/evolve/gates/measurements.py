@@ -37,8 +37,8 @@ from queuesmith.evolve.scoring.standing import Beside, Difference, Reference, gu
 from queuesmith.evolve.scoring.traffic import kind_of, part_traffic
 from queuesmith.metrics import queued_time
 from queuesmith.policies import Policy, get_policy
-from queuesmith.window_sets import WindowSet
 from queuesmith.windows import Window
+from queuesmith.windows.frozen import WindowSet
 
 Floats = NDArray[np.float64]
 

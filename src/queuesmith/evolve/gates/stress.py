@@ -21,9 +21,9 @@ from queuesmith.engine.result import Result
 from queuesmith.evaluation.evaluate import DEADLINE_FACTOR, capacity
 from queuesmith.evaluation.judge import REFERENCE
 from queuesmith.metrics import e2el, ttft
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import get_policy
 from queuesmith.traces.trace import Trace
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 #: What no request may exceed: this many times FCFS's largest, on the same window.
 LARGEST_WAIT = 2.0

@@ -26,9 +26,9 @@ from queuesmith.evaluation.score import excesses, goal_gain, search_score
 from queuesmith.evaluation.statistics import STATISTICS
 from queuesmith.evolve.scoring.cells import Cell, CellResult, Configuration, Keep, pooled, tail_len
 from queuesmith.evolve.scoring.least_ttft import ROUNDING, least_result
-from queuesmith.output_length import OutputLengthKnowledge
 from queuesmith.policies import Policy, get_policy
 from queuesmith.windows import Window
+from queuesmith.windows.predictions import OutputLengthKnowledge
 
 Floats = NDArray[np.float64]
 

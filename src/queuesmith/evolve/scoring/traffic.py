@@ -23,8 +23,8 @@ from queuesmith.evolve.config import EvolveConfig, Source
 from queuesmith.evolve.scoring.cells import Cell
 from queuesmith.evolve.scoring.scale import Scale, Traffic, make_scale, prepare_traffic
 from queuesmith.policies import get_policy
-from queuesmith.window_sets import FOLDER_VARIABLE, WindowSet
 from queuesmith.windows import Window
+from queuesmith.windows.frozen import FOLDER_VARIABLE, WindowSet
 
 WINDOWS_FILE = "windows.toml"
 

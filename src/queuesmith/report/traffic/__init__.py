@@ -1,0 +1,1 @@
+"""Pages and pictures of traffic: a workload described, and a run over time."""

@@ -1,0 +1,1 @@
+"""Recipes that fit a model to sources that are no plain trace."""

@@ -1,0 +1,1 @@
+"""Workload models: clients, sessions and their files, beside the models in the package."""
