@@ -33,8 +33,8 @@ _STALE = 60.0  # s
 
 #: Code that decides the numbers of a part beside its inputs: of every study, of our engine, and of
 #: the slot engine.
-_COMMON = ("metrics.py", "stats/__init__.py", "study/cells.py")
-_OURS = ("engine/*", "evaluate.py", "output_length.py", "windows.py")
+_COMMON = ("metrics.py", "stats/*", "study/cells.py")
+_OURS = ("engine/**/*", "evaluation/*", "output_length.py", "windows.py")
 _SLOTS = ("study/lssp*.py",)
 
 
