@@ -109,3 +109,15 @@ def test_only_the_ci_script_may_look_outside():
 
     assert foreign_paths(".ci/run", line) == []
     assert foreign_paths("ci/run", line) != []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/background/design.md"])
+def test_files_that_a_page_names_are_there(page):
+    named = re.findall(
+        r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|md))?|[a-z_]+\.py)`", (ROOT / page).read_text()
+    )
+    places = [ROOT, ROOT / "src" / "queuesmith"]
+
+    assert len(named) > 10
+    missing = [name for name in named if not any((place / name).exists() for place in places)]
+    assert missing in ([], ["mine.py"])  # the example's

@@ -141,6 +141,19 @@ def test_policies_as_good_as_the_best_are_named():
     assert "(b would do as well)" in found.sentences[0]
 
 
+def test_fcfs_would_do_as_well_where_the_gain_over_all_loads_is_a_tie():
+    samples = {
+        "fcfs": {"knee": BASE, "heavy": BASE},
+        "barely": {"knee": fast(0.985), "heavy": BASE},
+        "fast": {"knee": fast(0.5), "heavy": BASE},
+    }
+
+    found = ask({name: samples[name] for name in ("fcfs", "barely")}, loads=(KNEE, HEAVY))
+    assert (found.policy, found.tied) == ("barely", ("fcfs",))
+    found = ask({name: samples[name] for name in ("fcfs", "fast")}, loads=(KNEE, HEAVY))
+    assert (found.policy, found.tied) == ("fast", ())
+
+
 @pytest.mark.parametrize(("rival", "answer"), [(0.5, "fast"), (1.5, "fcfs"), (0.1, "fast")])
 def test_what_gains_as_much_and_comes_close_to_a_guard_is_undecided(rival, answer):
     times = FCFS * 0.3

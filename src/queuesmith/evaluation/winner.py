@@ -20,8 +20,8 @@ class Winner:
     policy : str
         The reference where nothing is surely better.
     tied : tuple of str
-        Others that would do as well: they win often when windows are drawn again, or their
-        difference to it is not sure or a tie.
+        Others that would do as well, the reference among them: they win often when windows are
+        drawn again, or their difference to it is not sure or a tie.
     gain : Change
         Over all loads.
     undecided : tuple of str
@@ -104,8 +104,8 @@ def winner(
     )
     tied = tuple(
         one.policy.name
-        for one in rest
-        if shares[one.policy.name] >= TIED_SHARE or _as_good(draws(one), draws(best), sign)
+        for one in [*rest, reference]
+        if shares.get(one.policy.name, 0.0) >= TIED_SHARE or _as_good(draws(one), draws(best), sign)
     )
     return Winner(
         goal.name,
