@@ -73,7 +73,7 @@ def test_a_bundle_brings_its_settings():
         (["--policy", "sjf", "--scheduler_cls=mine.Scheduler"], "take the plug-in's place"),
         (["--policy", "sjf", "--scheduling-po=priority"], "policy named priority"),
         (["--policy", "sjf", "--scheduler-cls=a", f"--scheduler-cls={PLUGIN}"], "plug-in's place"),
-        (["--policy", "sjf", "--additional-config", '{"queuesmith": {}}'], "have the last word"),
+        (["--policy", "sjf", "--additional-config", '{"queuesmith": {}}'], "which would win"),
         (["--policy", "sjf", "--config", "nowhere.yaml"], "--config nowhere.yaml cannot be read"),
         (["--policy", "sarathi", "--max-num-scheduled-tokens", "64"], "is a bundle"),
         (["--policy", "sjf", "--max-wait", "0"], "max_wait must be positive"),
