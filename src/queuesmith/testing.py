@@ -313,6 +313,9 @@ def _notes(policy: Policy) -> Iterator[str]:
     if policy.engine:
         settings = ", ".join(f"{name}={value!r}" for name, value in policy.engine.items())
         yield f"a bundle: it also sets {settings}"
+        fitting = _fitting(policy.engine)
+        if other := [name for name, value in policy.engine.items() if fitting.get(name) != value]:
+            yield f"the small engines that were compared do not have its {', '.join(other)}"
         try:
             EngineConfig().override(policy.engine)
         except ConfigError as error:

@@ -89,20 +89,25 @@ def test_an_unknown_name_comes_with_a_suggestion(refused):
 
 
 BUNDLES = {
-    "seats": "ENGINE = {'max_num_seqs': 64, 'max_num_batched_tokens': 4096}\n",
-    "threshold": "ENGINE = {'long_prefill_token_threshold': 2048, 'max_num_seqs': 512}\n",
-    "blocks": "ENGINE = {'block_size': 32, 'watermark': 0.05}\n",
+    "seats": ({"max_num_seqs": 64, "max_num_batched_tokens": 4096}, 2),
+    "threshold": ({"long_prefill_token_threshold": 2048, "max_num_seqs": 512}, 2),
+    "blocks": ({"block_size": 32, "watermark": 0.05}, 2),
+    "small": ({"long_prefill_token_threshold": 8, "max_num_seqs": 12}, 0),
 }
 
 
 @pytest.mark.parametrize("name", BUNDLES)
 def test_a_bundle_of_any_size_keeps_the_contract(run, tmp_path, name):
-    text = BUNDLES[name] + "def waiting_key(request, engine):\n    return request.arrival_time\n"
-    (tmp_path / f"{name}.py").write_text(text)
+    settings, num_others = BUNDLES[name]
+    key = "def waiting_key(request, engine):\n    return request.arrival_time\n"
+    (tmp_path / f"{name}.py").write_text(f"ENGINE = {settings}\n\n\n{key}")
 
     ran = run("policies", f"./{name}.py", "--check")
 
     assert ran.code == 0, ran.err
+    said = " ".join(ran.out.split())
+    others = said.partition("the small engines that were compared do not have its ")[2]
+    assert others == ", ".join(list(settings)[:num_others])
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,20 @@ def test_a_client_that_has_given_up_does_not_count(decide):
     assert ran.rows == [0] * 4 + [3] * 4
 
 
+@pytest.mark.parametrize("of_accepted", ["mean_prompt_tokens < 20", "arrival_rate > 9"])
+def test_averages_are_of_whom_the_scheduler_hears(decide, policy_from, of_accepted):
+    """The last one is turned away: prompts are 49 / 3 tokens on average, and gaps 0.1 s."""
+    sign = f"(1 if engine.{of_accepted} else -1)"
+    policy = policy_from(
+        f"def waiting_key(request, engine):\n    return {sign} * request.num_prompt_tokens\n"
+    )
+    config = ONE_SEAT.override({"max_num_queued_reqs": 3})
+    ran = decide(Trace([0.0, 0.1, 0.2, 1.3], [9, 30, 10, 60], [2] * 4), config, policy)
+
+    assert rejected(ran.result) == [3]
+    assert ran.rows == [0, 0, 2, 2, 1, 1]
+
+
 def test_a_limit_of_none_at_all_turns_everybody_away(decide):
     for is_async in (False, True):
         config = ONE_SEAT.override({"max_num_queued_reqs": 0, "async_scheduling": is_async})

@@ -55,15 +55,22 @@ def take_arrival(k):
     requests, work, clients = k.requests, k.work, k.clients
     row = s.next_row
     arrival_time = requests[row].arrival_time
-    if row == 1:
+    mean_gap, last_arrival = s.mean_gap, s.last_arrival
+    if s.num_accepted == 1:
         s.mean_gap = arrival_time - s.last_arrival
-    elif row > 1:
+    elif s.num_accepted > 1:
         s.mean_gap += AVERAGE_WEIGHT * (arrival_time - s.last_arrival - s.mean_gap)
     s.last_arrival = arrival_time
+    s.num_accepted += 1
+    s.prompt_tokens_accepted += requests[row].num_prompt_tokens
     s.prompt_tokens_seen += requests[row].num_prompt_tokens
     s.next_row += 1
     work[row].prefill_at_arrival = s.prefill_tokens
     if is_rejected(k, row):
+        # vLLM's scheduler never hears of it, so averages are of the others.
+        s.mean_gap, s.last_arrival = mean_gap, last_arrival
+        s.num_accepted -= 1
+        s.prompt_tokens_accepted -= requests[row].num_prompt_tokens
         work[row].rejected_ts = s.now
         work[row].ended = True
         s.num_ended += 1

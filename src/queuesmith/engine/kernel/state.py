@@ -106,6 +106,8 @@ STATE_DTYPE = np.dtype(
         ("waiting_tokens", "i8"),
         ("waiting_arrivals_us", "i8"),  # since the first arrival; integers add exactly in any order
         ("prompt_tokens_seen", "i8"),
+        ("num_accepted", "i8"),  # arrivals that were not turned away
+        ("prompt_tokens_accepted", "i8"),
         ("prefill_tokens", "i8"),  # of all steps that have ended
         ("last_arrival", "f8"),
         ("mean_gap", "f8"),

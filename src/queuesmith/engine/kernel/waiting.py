@@ -226,7 +226,7 @@ def observe(k):
     e.token_rate = 1.0 if np.isnan(s.token_rate) else s.token_rate
     e.recent_ttft = 1.0 if np.isnan(s.recent_ttft) else s.recent_ttft
     e.arrival_rate = 1.0 / s.mean_gap if s.mean_gap > 0.0 else 1.0
-    e.mean_prompt_tokens = s.prompt_tokens_seen / s.next_row
+    e.mean_prompt_tokens = s.prompt_tokens_accepted / max(s.num_accepted, 1)
     e.backlog_time = note_backlog(s)
     e.peak_backlog_time = s.peak_backlog_time
 

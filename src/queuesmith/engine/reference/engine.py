@@ -357,10 +357,10 @@ class ReferenceEngine:
 
     def arrive(self, request: Request) -> None:
         """Let a request join `waiting`; a returning client's counter is lifted."""
-        if self.num_arrived > 0:
-            last = self.requests[self.num_arrived - 1].view.arrival_time
-            gap = request.view.arrival_time - last
-            if self.num_arrived == 1:
+        mean_gap = self.mean_gap
+        if accepted := self.accepted():
+            gap = request.view.arrival_time - accepted[-1].view.arrival_time
+            if len(accepted) == 1:
                 self.mean_gap = gap
             else:
                 self.mean_gap += AVERAGE_WEIGHT * (gap - self.mean_gap)
@@ -372,6 +372,7 @@ class ReferenceEngine:
             and self.flag(self.policy.reject, request, self.observe(), False)
         ):
             request.rejected_ts = self.now
+            self.mean_gap = mean_gap  # of whom vLLM's scheduler hears
             return
         active = {r.client for r in self.waiting + self.running}
         if active and request.client not in active:
@@ -380,16 +381,17 @@ class ReferenceEngine:
             self.client_counter[request.client] = max(own, least)
         self.waiting.append(request)
 
+    def accepted(self) -> list[Request]:
+        """Return who has arrived and was not turned away."""
+        return [r for r in self.requests[: self.num_arrived] if math.isnan(r.rejected_ts)]
+
     def exceeds_limits(self, request: Request) -> bool:
         """Tell whether vLLM's API server turns an arrival away, by what it knows at that time."""
         now = request.view.arrival_time
         unfinished = [
             r
-            for r in self.requests[: self.num_arrived]
-            if r is not request
-            and math.isnan(r.rejected_ts)
-            and not r.finished_ts <= now
-            and not r.aborted_ts < now
+            for r in self.accepted()
+            if r is not request and not r.finished_ts <= now and not r.aborted_ts < now
         ]
         prefilling = [r for r in unfinished if not r.first_token_ts <= now]
         most_reqs, most_tokens = self.config.max_num_queued_reqs, self.config.max_num_queued_tokens
@@ -419,7 +421,7 @@ class ReferenceEngine:
             arrivals_us = sum(round((r.view.arrival_time - first) * 1e6) for r in self.waiting)
             mean_wait = max(self.now - first - arrivals_us / len(self.waiting) * 1e-6, 0.0)
             oldest_wait = self.now - min(r.view.arrival_time for r in self.waiting)
-        seen = self.requests[: self.num_arrived]
+        seen = self.accepted()
         return SimpleNamespace(
             now=self.now,
             num_waiting=len(self.waiting),
@@ -436,7 +438,7 @@ class ReferenceEngine:
             token_rate=token_rate,
             recent_ttft=1.0 if math.isnan(self.recent_ttft) else self.recent_ttft,
             arrival_rate=1.0 / self.mean_gap if self.mean_gap > 0 else 1.0,
-            mean_prompt_tokens=sum(r.view.num_prompt_tokens for r in seen) / len(seen),
+            mean_prompt_tokens=sum(r.view.num_prompt_tokens for r in seen) / max(len(seen), 1),
             backlog_time=backlog_time,
             peak_backlog_time=self.peak_backlog_time,
         )
