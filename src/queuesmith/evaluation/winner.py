@@ -84,13 +84,11 @@ def winner(
 
     def undecided(best: Draws, named: Sequence[str]) -> tuple[str, ...]:
         """Name what is as good, the largest gain first; of each policy one value at most."""
-        found = dict.fromkeys(_base(name) for name in named)
-        names = []
+        told = {_base(name): name for name in named}
         for one in sorted(close, key=lambda one: (sign * draws(one).estimate, one.policy.name)):
-            if _base(one.policy.name) not in found and _as_good(draws(one), best, sign):
-                found[_base(one.policy.name)] = None
-                names.append(one.policy.name)
-        return tuple(names)
+            if _as_good(draws(one), best, sign):
+                told.setdefault(_base(one.policy.name), one.policy.name)
+        return tuple(name for name in told.values() if name not in named)
 
     if not safe:
         stays = draws(reference)
